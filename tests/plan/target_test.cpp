@@ -82,6 +82,10 @@ TEST_CASE("degrees that differ: FlagScale's meshes may, but for context") {
         list{"stage 1: data degree 1, expected 4 as in stage 0", "stage 1: tensor degree 4, expected 1 as in stage 0"});
   CHECK(texts(p, "flagscale") == list{});
   CHECK(texts(p, "hetsched") == list{});
+  p.pipelines[0].copy_sync.push_back({.owner = 0, .layer = 7});  // a tied embedding
+  CHECK(texts(p, "flagscale") ==
+        list{"stage 1: data degree 1, expected 4 as in stage 0", "stage 1: tensor degree 4, expected 1 as in stage 0"});
+  p.pipelines[0].copy_sync.clear();
   p.pipelines[0].stages[1].degrees = {.data = 1, .context = 4, .tensor = 1};
   CHECK(texts(p, "flagscale").front() == "stage 1: context degree 4, expected 1 as in stage 0");
 }
@@ -123,6 +127,34 @@ TEST_CASE("what is run in another way comes last: recomputation, ZeRO, schedules
   CHECK(texts(plan_of(2, 4, {}, "dualpipe"), "torch").size() == 1);
   CHECK(texts(plan_of(2, 6, {}, "interleaved_1f1b"), "megatron") == list{});
   CHECK(texts(plan_of(2, 6, {}, "interleaved_1f1b", "sublayer"), "megatron").size() == 1);  // chunks may begin inside blocks
+}
+
+TEST_CASE("ZeRO stages that go with one stage only") {
+  auto p = plan_of(1, 6, {.data = 4, .context = 1, .tensor = 1});
+  p.pipelines[0].stages[0].zero = 3;
+  for (const auto* name : {"torchtitan", "deepspeed"}) CHECK(texts(p, name) == list{});
+  p = plan_of(2, 3, {.data = 4, .context = 1, .tensor = 1});
+  for (auto& s : p.pipelines[0].stages) s.zero = 3;
+  CHECK(texts(p, "torchtitan").front() == "~ stage 0: ZeRO stage 3, expected 1");
+  CHECK(texts(p, "deepspeed").size() == 2);
+}
+
+TEST_CASE("a strict target refuses what others run in their own way") {
+  auto p = plan_of(2, 3, {.data = 2, .context = 1, .tensor = 1});
+  p.pipelines[0].stages[1].zero = 3;  // this library's trainer
+  CHECK(texts(p, "hetsched") == list{"stage 1: ZeRO stage 3, expected 0, 1 or 2"});
+  CHECK_FALSE(can_run(p, *find_target("hetsched")));
+}
+
+TEST_CASE("gaps: plans that are none are an error") {
+  auto p = plan_of(2, 3, {});
+  p.pipelines[0].stages[1].degrees.data = 0;
+  CHECK_THROWS_AS((void)gaps(p, *find_target("megatron")), input_error);
+  p = plan_of(2, 3, {});
+  p.pipelines[0].stages[0].layers = {3, 3};
+  CHECK_THROWS_AS((void)gaps(p, *find_target("hetsched")), input_error);
+  p.pipelines[0].stages.clear();
+  CHECK_THROWS_AS((void)can_run(p, *find_target("hetsched")), input_error);
 }
 
 TEST_CASE("several pipelines and unequal shares stay at home") {

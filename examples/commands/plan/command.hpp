@@ -257,13 +257,6 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->capture_default_str();
 }
 
-/// "hetsched, megatron, ..."
-[[nodiscard]] inline std::string listed_targets() {
-  std::string text;
-  for (const auto& t : hetsched::targets()) text += (text.empty() ? "" : ", ") + t.name;
-  return text;
-}
-
 /// The whole program.
 [[nodiscard]] inline int plan_main(int argc, char** argv, std::span<const hetsched::planner_entry> table) {
   CLI::App app(command::about("hetsched-plan"), "hetsched-plan");
@@ -279,10 +272,11 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size,
                  "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
-  app.add_option(
-      "--for", given.target_name,
-      "the program that is to run the plan, which is searched among those that it can run, and priced as it runs them: " +
-          listed_targets() + ", or a target.json");
+  std::vector<std::string> target_names;
+  for (const auto& t : hetsched::targets()) target_names.push_back(t.name);
+  app.add_option("--for", given.target_name,
+                 "the program that is to run the plan, among whose plans the best is searched for, priced as it runs them: " +
+                     listed(target_names) + ", or a target.json");
   std::string planners;
   std::vector<std::string> planner_names, schedule_names{std::string(hetsched::auto_schedule_name)};
   for (const auto& entry : table) {

@@ -169,6 +169,25 @@ inline constexpr double telling_gap = 0.0105;
   return text;
 }
 
+/// What the plan was searched for; else which targets run it, and for the others what is in the way of the first: "hetsched,
+/// torch", "not megatron, deepspeed (stage 1: a begin inside block 17)".
+[[nodiscard]] inline std::vector<std::string> target_row(const hetsched::plan& p) {
+  using namespace hetsched;
+  if (!p.setting.target.empty()) {
+    const auto known = find_target(p.setting.target);
+    return {"target", p.setting.target, known ? known->program : ""};
+  }
+  std::vector<std::string> run, others;
+  std::string why;
+  for (const auto& t : targets()) {
+    const auto found = gaps(p, t);
+    const bool runs = found.empty() || found.front().runs_anyway;
+    (runs ? run : others).push_back(t.name);
+    if (!runs && why.empty()) why = found.front().place + ": " + found.front().found;
+  }
+  return {"runs in", run.empty() ? "none" : listed(run), others.empty() ? "" : "not " + listed(others) + " (" + why + ")"};
+}
+
 /// What is printed. `costs`: those of the plan.
 [[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p, const cost_source& costs) {
   using namespace hetsched;
@@ -184,6 +203,7 @@ inline constexpr double telling_gap = 0.0105;
     figures.push_back({"precision", p.setting.precision, costs.precision_text(hardware)});
   if (p.setting.stack) figures.push_back({"stack", p.setting.stack->name, costs.stack_bytes_text()});
   figures.push_back({"costs", p.setting.costs, costs.basis_text(hardware)});
+  figures.push_back(target_row(p));
   const auto schedules = schedules_text(p);
   if (p.evidence) figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);

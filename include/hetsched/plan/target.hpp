@@ -38,10 +38,13 @@ struct target {
   bool uneven_shares = true;       ///< unequal parts of an axis of a stage
   target_cuts cuts = target_cuts::layers;
   degrees most{INT_MAX, INT_MAX, INT_MAX, INT_MAX};
-  std::vector<stage_trait> equal{};  ///< all stages have the same
+  std::vector<stage_trait> equal{};          ///< all stages have the same
+  std::vector<stage_trait> equal_at_ends{};  ///< the first and the last stage do, if they share parameters (a tied embedding)
   std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
   std::vector<int> zero{0, 1, 2, 3};
+  std::vector<int> zero_alone{};         ///< also, of a plan of one stage
   std::vector<std::string> schedules{};  ///< empty: all; the first is planned for unless another is asked for
+  bool strict = false;                   ///< refuses other ways to save memory and other schedules; else it runs its own
   friend bool operator==(const target&, const target&) = default;
 };
 
@@ -64,8 +67,8 @@ void validate(const target& t);
 /// Whether a trait says anything of a stage: without replicas there is nothing for ZeRO to share out.
 [[nodiscard]] bool matters(stage_trait trait, const placement& where);
 
-/// Whether the target runs stages so, other stages aside.
-[[nodiscard]] bool allows(const target& t, const placement& where);
+/// Whether the target runs stages so, other stages aside. `alone`: as the only one.
+[[nodiscard]] bool allows(const target& t, const placement& where, bool alone = false);
 
 /// Whether the target runs a schedule of that name as it is.
 [[nodiscard]] bool allows(const target& t, std::string_view schedule_name);
@@ -84,10 +87,10 @@ struct target_gap {
 
 /// All that a plan asks for and a target does not run: first what it cannot run at all, then what it runs in its own way.
 /// Layers of a plan whose setting names no granularity count as blocks.
-/// Requires: pipelines with stages. O(stages * traits).
+/// Throws: input_error for a pipeline without stages, and stages without layers or with degrees below 1. O(stages * traits).
 [[nodiscard]] std::vector<target_gap> gaps(const plan& p, const target& t);
 
-/// Whether the target runs the plan, if need be in its own way.
+/// Whether the target runs the plan, if need be in its own way. Throws: as gaps.
 [[nodiscard]] bool can_run(const plan& p, const target& t);
 
 /// Which plans a target runs, in words: "one pipeline; whole blocks; all stages alike in data and tensor; under 1f1b".

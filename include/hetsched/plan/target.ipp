@@ -62,10 +62,14 @@ class gap_finder {
     const auto count = plan_.pipelines.size();
     if (count > 1 && !target_.several_pipelines) add("plan", std::to_string(count) + " pipelines, which may differ", "1");
     for (std::size_t l = 0; l < count; ++l) {
+      check(l);
       for (std::size_t i = 0; i < plan_.pipelines[l].stages.size(); ++i) look_at_stage(l, i);
       for (const auto trait : target_.equal) look_at_trait(l, trait);
+      look_at_ends(l);
       look_at_schedule(l);
     }
+    if (target_.strict)
+      for (auto& gap : found_) gap.runs_anyway = false;
     std::stable_partition(found_.begin(), found_.end(), [](const target_gap& g) { return !g.runs_anyway; });
     return std::move(found_);
   }
@@ -73,6 +77,17 @@ class gap_finder {
  private:
   void add(std::string place, std::string found, std::string expected, bool runs_anyway = false) {
     found_.push_back({std::move(place), std::move(found), std::move(expected), runs_anyway});
+  }
+
+  void check(std::size_t l) const {
+    const auto& stages = plan_.pipelines[l].stages;
+    if (stages.empty()) throw input_error("a pipeline needs at least one stage");
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      const auto& d = stages[i].degrees;
+      if (stages[i].layers.first < 0 || stages[i].layers.last <= stages[i].layers.first ||
+          std::min({d.data, d.context, d.tensor, d.expert}) < 1)
+        throw input_error(stage_name(plan_, l, i) + ": it needs at least one layer, and degrees of at least 1");
+    }
   }
 
   void look_at_stage(std::size_t l, std::size_t i) {
@@ -95,8 +110,11 @@ class gap_finder {
     look_at_cut(l, i, place);
     if (!has(target_.recompute, s.recompute))
       add(place, "recompute " + std::string(name_of(s.recompute)), joined(names_of(target_.recompute), " or "), true);
-    if (replicas(s.degrees) > 1 && !has(target_.zero, s.zero))
-      add(place, "ZeRO stage " + std::to_string(s.zero), joined(texts_of(target_.zero), " or "), true);
+    auto zero = target_.zero;
+    if (plan_.pipelines.size() == 1 && line.stages.size() == 1)
+      zero.insert(zero.end(), target_.zero_alone.begin(), target_.zero_alone.end());
+    if (matters(stage_trait::zero, how(s)) && !has(zero, s.zero))
+      add(place, "ZeRO stage " + std::to_string(s.zero), joined(texts_of(zero), " or "), true);
   }
 
   // Of transformers in parts of blocks, embedding and head aside.
@@ -117,28 +135,42 @@ class gap_finder {
     if (layers.first == end - 1) add(place, "the head alone", "at least a block with it");
   }
 
+  // Not stage_plan::where, which wants all devices of a stage in one subcluster.
+  [[nodiscard]] static placement how(const stage_plan& s) {
+    return {.degrees = s.degrees, .recompute = s.recompute, .zero = s.zero};
+  }
+
+  // Whether two stages agree in a trait; tells if not.
+  bool compare(std::size_t l, stage_trait trait, std::size_t first, std::size_t other) {
+    const auto& stages = plan_.pipelines[l].stages;
+    const int value = value_of(trait, how(stages[other])), wanted = value_of(trait, how(stages[first]));
+    if (value == wanted) return true;
+    const bool saves = trait == stage_trait::recompute || trait == stage_trait::zero;
+    const auto text = [&](int v) {
+      return trait == stage_trait::recompute ? std::string(name_of(static_cast<recomputation>(v))) : std::to_string(v);
+    };
+    const auto what = trait == stage_trait::zero ? "ZeRO stage" : std::string(name_of(trait)) + (saves ? "" : " degree");
+    add(stage_name(plan_, l, other), what + " " + text(value), text(wanted) + " as in stage " + std::to_string(first), saves);
+    return false;
+  }
+
+  // Tells of the first stage that differs from the first one of which the trait says anything.
   void look_at_trait(std::size_t l, stage_trait trait) {
     const auto& stages = plan_.pipelines[l].stages;
-    const bool state = trait == stage_trait::recompute || trait == stage_trait::zero;
-    const auto text = [&](int value) {
-      return trait == stage_trait::recompute ? std::string(name_of(static_cast<recomputation>(value))) : std::to_string(value);
-    };
     std::size_t first = stages.size();
     for (std::size_t i = 0; i < stages.size(); ++i) {
-      // Not where(), which wants all devices of a stage in one subcluster.
-      const placement where{.degrees = stages[i].degrees, .recompute = stages[i].recompute, .zero = stages[i].zero};
-      if (!matters(trait, where)) continue;
-      if (first == stages.size()) {
-        first = i;
-        continue;
-      }
-      const placement one{.degrees = stages[first].degrees, .recompute = stages[first].recompute, .zero = stages[first].zero};
-      const int value = value_of(trait, where), wanted = value_of(trait, one);
-      if (value == wanted) continue;
-      const auto what = trait == stage_trait::zero ? "ZeRO stage" : std::string(name_of(trait)) + (state ? "" : " degree");
-      add(stage_name(plan_, l, i), what + " " + text(value), text(wanted) + " as in stage " + std::to_string(first), state);
-      return;
+      if (!matters(trait, how(stages[i]))) continue;
+      if (first == stages.size()) first = i;
+      if (!compare(l, trait, first, i)) return;
     }
+  }
+
+  void look_at_ends(std::size_t l) {
+    const auto& line = plan_.pipelines[l];
+    if (line.copy_sync.empty()) return;  // nothing that two stages share
+    const auto last = line.stages.size() - 1;
+    for (const auto trait : target_.equal_at_ends)
+      if (matters(trait, how(line.stages.front())) && matters(trait, how(line.stages.back()))) compare(l, trait, 0, last);
   }
 
   void look_at_schedule(std::size_t l) {
@@ -164,7 +196,8 @@ HETSCHED_INLINE const std::vector<target>& targets() {
     using enum stage_trait;
     using enum recomputation;
     // runtime/layout/plan_layout.hpp: ZeRO 3 is refused there.
-    const target own{.name = "hetsched", .program = "hetsched-train and this library's trainer", .zero = {0, 1, 2}};
+    const target own{
+        .name = "hetsched", .program = "hetsched-train and this library's trainer", .zero = {0, 1, 2}, .strict = true};
 
     // Megatron-LM core 0.14: --pipeline-model-parallel-layout names what each virtual stage has, in whole blocks; all other sizes
     // are flags of the whole run (megatron/core/parallel_state.py, megatron/training/arguments.py). The distributed optimizer
@@ -195,8 +228,8 @@ HETSCHED_INLINE const std::vector<target>& targets() {
                       "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"}};
 
     // torchtitan: module_fqns_per_model_part cuts between blocks, pipeline_parallel_schedule_csv takes any order, degrees are of
-    // the whole run (torchtitan/config/job_config.py). Replicas are FSDP2's, whose weights are gathered for each use or, with
-    // fsdp_reshard_after_forward = "never", once; plain data parallelism does not go with other kinds.
+    // the whole run (torchtitan/config/job_config.py). Replicas are FSDP2's; under a pipeline it keeps weights and gradients
+    // whole until the last microbatch. Plain data parallelism does not go with other kinds.
     auto torchtitan = torch;
     torchtitan.name = torchtitan.stack = "torchtitan";
     torchtitan.program = "torchtitan on PyTorch 2.9 and later";
@@ -204,7 +237,8 @@ HETSCHED_INLINE const std::vector<target>& targets() {
     torchtitan.most = own.most;
     torchtitan.equal = megatron.equal;
     torchtitan.recompute = own.recompute;
-    torchtitan.zero = {2, 3};
+    torchtitan.zero = {1};
+    torchtitan.zero_alone = {2, 3};
 
     // FlagScale's fork of Megatron-LM, hetero_process_meshes and hetero_pipeline_layer_split (flagscale/train/arguments.py):
     // every mesh has its own tensor and data degree, context degrees are equal, a stage of the embedding alone and virtual stages
@@ -214,16 +248,19 @@ HETSCHED_INLINE const std::vector<target>& targets() {
     flagscale.program = "FlagScale's training on Megatron-LM";
     flagscale.cuts = target_cuts::blocks_with_ends;
     flagscale.equal = {context, expert, recompute, zero};
+    flagscale.equal_at_ends = {data, tensor};
     flagscale.schedules = {"1f1b"};
 
     // DeepSpeed's PipelineModule and PipelineEngine: layers of a list in a row, under 1F1B (runtime/pipe/schedule.py); the engine
-    // takes no ZeRO stage above 1; activation_checkpoint_interval of 1 is full recomputation.
+    // takes no ZeRO stage above 1, which only one without a pipeline does; activation_checkpoint_interval of 1 is full
+    // recomputation.
     auto deepspeed = megatron;
     deepspeed.name = deepspeed.stack = "deepspeed";
     deepspeed.program = "DeepSpeed 0.16 and later, PipelineModule";
     deepspeed.most = torch.most;
     deepspeed.equal = {data, recompute, zero};
     deepspeed.recompute = {none, full};
+    deepspeed.zero_alone = {2, 3};
     deepspeed.schedules = {"1f1b"};
     return std::vector{own, megatron, torch, torchtitan, flagscale, deepspeed};
   }();
@@ -244,7 +281,8 @@ HETSCHED_INLINE void validate(const target& t) {
   require(find_training_stack(t.stack).has_value(), "there is no stack " + t.stack);
   require(std::min({t.most.data, t.most.context, t.most.tensor, t.most.expert}) >= 1, "degrees must be at least 1");
   require(!t.recompute.empty() && !t.zero.empty(), "it needs a kind of recomputation and a ZeRO stage, if only none and 0");
-  for (const int z : t.zero) require(z >= 0 && z <= 3, "there is no ZeRO stage " + std::to_string(z));
+  for (const auto* stages : {&t.zero, &t.zero_alone})
+    for (const int z : *stages) require(z >= 0 && z <= 3, "there is no ZeRO stage " + std::to_string(z));
   for (const auto& name : t.schedules)
     require(name == auto_schedule_name || detail::find_schedule(name), "there is no schedule " + name);
 }
@@ -271,12 +309,13 @@ HETSCHED_INLINE bool matters(stage_trait trait, const placement& where) {
   return trait != stage_trait::zero || replicas(where.degrees) > 1;
 }
 
-HETSCHED_INLINE bool allows(const target& t, const placement& where) {
+HETSCHED_INLINE bool allows(const target& t, const placement& where, bool alone) {
   const auto& d = where.degrees;
   const bool small =
       d.data <= t.most.data && d.context <= t.most.context && d.tensor <= t.most.tensor && d.expert <= t.most.expert;
   return small && detail::has(t.recompute, where.recompute) &&
-         (!matters(stage_trait::zero, where) || detail::has(t.zero, where.zero));
+         (!matters(stage_trait::zero, where) || detail::has(t.zero, where.zero) ||
+          (alone && detail::has(t.zero_alone, where.zero)));
 }
 
 HETSCHED_INLINE bool allows(const target& t, std::string_view schedule_name) {
@@ -306,6 +345,8 @@ HETSCHED_INLINE std::string space_of(const target& t) {
     if (most < INT_MAX) rules.push_back(name + (" degrees up to " + std::to_string(most)));
   if (t.recompute.size() < 3) rules.push_back("recompute " + detail::joined(detail::names_of(t.recompute), " or "));
   if (t.zero.size() < 4) rules.push_back("ZeRO stage " + detail::joined(detail::texts_of(t.zero), " or "));
+  if (!t.zero_alone.empty())
+    rules.push_back("in plans of one stage also " + detail::joined(detail::texts_of(t.zero_alone), " or "));
   if (!t.schedules.empty()) rules.push_back("under " + detail::joined(t.schedules, " or "));
   std::string text;
   for (const auto& rule : rules) text += (text.empty() ? "" : "; ") + rule;

@@ -17,15 +17,17 @@
 
 namespace hetsched {
 
-/// What all stages of a plan have in common: the values of target::equal, in its order.
+/// What all stages of a plan have in common.
 struct stage_choice {
-  std::vector<int> values{};
+  std::vector<stage_trait> traits{};
+  std::vector<int> values{};  ///< of the traits
+  bool alone = false;         ///< one stage has all layers, with a ZeRO stage of target::zero_alone
   double least_s = 0;  ///< no iteration takes less, as devices do no two things at once; 0 where costs are no sums of layers
   friend bool operator==(const stage_choice&, const stage_choice&) = default;
 };
 
-/// A cost model as a target sees it: only placements that it runs and that are of a choice. Where embedding and head stay with
-/// their blocks, each of the two counts as one layer.
+/// A cost model as a target sees it: only placements that it runs and that are of a choice. Layers that no stage parts count as
+/// one: all of a stage that stands alone, or embedding and head with their blocks.
 class target_costs {
  public:
   /// Requires: the target outlives this.
@@ -58,7 +60,7 @@ class target_costs {
   }
 
   /// Whether layers are not those of the model.
-  [[nodiscard]] bool joins_ends() const { return ends_; }
+  [[nodiscard]] bool joins_layers() const { return ends_ || choice_.alone; }
   /// The model's own layers that are these.
   [[nodiscard]] layer_range within(layer_range layers) const;
 
@@ -72,7 +74,8 @@ class target_costs {
   int layers_ = 0;
 };
 
-/// Every choice for which the target runs a placement on some submesh, by least_s. O(submeshes * placements * layers) questions.
+/// Every choice for which the target runs a placement on some submesh, by least_s. What has to be equal at the ends is, where
+/// layers share parameters, part of the choice. O(submeshes * placements * layers) questions.
 [[nodiscard]] std::vector<stage_choice> choices(const cluster& hardware, const any_cost_model& costs, const target& t,
                                                 int microbatches);
 

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
-#include <map>
+#include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,11 +19,16 @@ namespace hetsched {
 
 namespace detail {
 
+// Whether a target runs a placement; `alone`: and only as that of a single stage.
+[[nodiscard]] inline bool is_of(const target& t, const placement& where, bool alone) {
+  return alone ? allows(t, where, true) && !allows(t, where) : allows(t, where);
+}
+
 inline constexpr int any_value = -1;
 
-[[nodiscard]] inline std::vector<int> values_of(const target& t, const placement& where) {
+[[nodiscard]] inline std::vector<int> values_of(const std::vector<stage_trait>& traits, const placement& where) {
   std::vector<int> values;
-  for (const auto trait : t.equal) values.push_back(matters(trait, where) ? value_of(trait, where) : any_value);
+  for (const auto trait : traits) values.push_back(matters(trait, where) ? value_of(trait, where) : any_value);
   return values;
 }
 
@@ -35,39 +40,52 @@ inline constexpr int any_value = -1;
 }
 
 // How much memory stages of a choice save, to be compared: what they compute again, then by cutting and sharing.
-[[nodiscard]] inline std::vector<int> savings(const target& t, const stage_choice& choice) {
+[[nodiscard]] inline std::vector<int> savings(const stage_choice& choice) {
   std::vector<int> saved;
   for (const auto trait : {stage_trait::recompute, stage_trait::tensor, stage_trait::zero, stage_trait::data})
-    for (std::size_t i = 0; i < t.equal.size(); ++i)
-      if (t.equal[i] == trait) saved.push_back(choice.values[i]);
+    for (std::size_t i = 0; i < choice.traits.size(); ++i)
+      if (choice.traits[i] == trait) saved.push_back(choice.values[i]);
   return saved;
 }
 
-/// By subcluster the least seconds of a device that each layer takes on placements of a choice; empty where there are none.
-using layer_work = std::vector<std::vector<double>>;
+// The rows of values that placements have. Stages of which a trait says nothing may stand beside any others: they are a row of
+// their own only if there are no others.
+[[nodiscard]] inline std::vector<std::vector<int>> rows_of(const std::vector<stage_trait>& traits,
+                                                           const std::vector<placement>& all) {
+  std::vector<std::vector<int>> rows;
+  for (const auto& where : all) rows.push_back(values_of(traits, where));
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  auto kept = rows;
+  std::erase_if(kept, [&](const auto& row) {
+    return std::any_of(rows.begin(), rows.end(), [&](const auto& other) { return other != row && fits(row, other); });
+  });
+  return kept;
+}
 
-/// No iteration is shorter: let a second of a device of subcluster k cost 1 / (what it takes there for all layers). Then every
-/// microbatch costs at least the sum over layers of the least price, and an iteration's devices are worth what they cost.
-[[nodiscard]] inline double least_iteration_of(const layer_work& work, const cluster& hardware, int microbatches) {
-  std::vector<double> whole_s;
-  double rate = 0;
-  std::size_t layers = 0;
+/// No iteration on such placements is shorter, 0 where costs are no sums of layers: let a second of a device of subcluster k cost
+/// 1 / (the seconds of devices that all layers take there at the least). Then a microbatch costs at least the sum over layers of
+/// the least price, and what an iteration may cost is what its devices are worth.
+[[nodiscard]] inline double least_iteration_of(const std::vector<placement>& all, const cluster& hardware,
+                                               const any_cost_model& costs, int microbatches) {
+  if (!costs.additive()) return 0;
+  const auto layers = as_size(costs.layer_count());
+  std::vector<std::vector<double>> work(hardware.subclusters.size());  // by layer; empty where there is no placement
+  for (const auto& where : all) {
+    auto& least = at(work, where.mesh.subcluster);
+    least.resize(layers, infinity);
+    for (int l = 0; l < costs.layer_count(); ++l)
+      at(least, l) = std::min(at(least, l), where.mesh.device_count() * costs.layer(l, where).total_s());
+  }
+  double worth = 0;  // of a second of all devices
+  std::vector<double> price(layers, infinity);
   for (std::size_t k = 0; k < work.size(); ++k) {
-    double sum = 0;
-    for (const double s : work[k]) sum += s;
-    whole_s.push_back(sum);
-    if (!(sum > 0)) continue;
-    layers = work[k].size();
-    rate += hardware.subclusters[k].device_count() / sum;
+    const double whole_s = std::accumulate(work[k].begin(), work[k].end(), 0.0);
+    if (!(whole_s > 0)) continue;
+    worth += hardware.subclusters[k].device_count() / whole_s;
+    for (std::size_t l = 0; l < layers; ++l) price[l] = std::min(price[l], work[k][l] / whole_s);
   }
-  double price = 0;
-  for (std::size_t l = 0; l < layers; ++l) {
-    double least = infinity;
-    for (std::size_t k = 0; k < work.size(); ++k)
-      if (whole_s[k] > 0) least = std::min(least, work[k][l] / whole_s[k]);
-    price += least;
-  }
-  return rate > 0 ? microbatches * price / rate * (1 - tolerance::sums) : 0;
+  return worth > 0 ? microbatches * std::accumulate(price.begin(), price.end(), 0.0) / worth * (1 - tolerance::sums) : 0;
 }
 
 }  // namespace detail
@@ -75,23 +93,25 @@ using layer_work = std::vector<std::vector<double>>;
 HETSCHED_INLINE target_costs::target_costs(any_cost_model costs, const target& t, stage_choice choice)
     : costs_(std::move(costs)), target_(&t), choice_(std::move(choice)), layers_(costs_.layer_count()) {
   constexpr int both_ends = 4;  // layers; of fewer nothing is left to cut
-  ends_ = t.cuts == target_cuts::blocks_with_ends && layers_ >= both_ends;
+  ends_ = t.cuts == target_cuts::blocks_with_ends && layers_ >= both_ends && !choice_.alone;
   if (ends_) layers_ -= 2;
+  if (choice_.alone) layers_ = 1;
 }
 
 HETSCHED_INLINE layer_range target_costs::within(layer_range layers) const {
+  if (choice_.alone) return {0, costs_.layer_count()};
   if (!ends_) return layers;
   return {layers.first == 0 ? 0 : layers.first + 1, layers.last == layers_ ? layers.last + 2 : layers.last + 1};
 }
 
 HETSCHED_INLINE int target_costs::seen_as(int own_layer) const {
-  return ends_ ? std::clamp(own_layer - 1, 0, layers_ - 1) : own_layer;
+  return joins_layers() ? std::clamp(own_layer - 1, 0, layers_ - 1) : own_layer;
 }
 
 HETSCHED_INLINE std::vector<placement> target_costs::placements(const submesh& mesh) const {
   auto found = costs_.placements(mesh);
   std::erase_if(found, [&](const placement& p) {
-    return !allows(*target_, p) || !detail::fits(detail::values_of(*target_, p), choice_.values);
+    return !detail::is_of(*target_, p, choice_.alone) || !detail::fits(detail::values_of(choice_.traits, p), choice_.values);
   });
   return found;
 }
@@ -114,35 +134,25 @@ HETSCHED_INLINE std::vector<parameter_copy> target_costs::copies(const placement
 
 HETSCHED_INLINE std::vector<stage_choice> choices(const cluster& hardware, const any_cost_model& costs, const target& t,
                                                   int microbatches) {
-  std::vector<placement> all;
-  for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
-    for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
-      for (const auto& where : costs.placements(mesh))
-        if (allows(t, where)) all.push_back(where);
-  std::vector<std::vector<int>> rows;
-  for (const auto& where : all) rows.push_back(detail::values_of(t, where));
-  std::sort(rows.begin(), rows.end());
-  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
-  // Stages to which a trait says nothing may stand beside any others: they are a choice of their own only if there are no others.
-  auto kept = rows;
-  std::erase_if(kept, [&](const auto& row) {
-    return std::any_of(rows.begin(), rows.end(), [&](const auto& other) { return other != row && detail::fits(row, other); });
-  });
   std::vector<stage_choice> found;
-  for (auto& row : kept) {
-    stage_choice choice{.values = std::move(row)};
-    if (costs.additive()) {
-      detail::layer_work work(hardware.subclusters.size());
-      for (const auto& where : all) {
-        if (!detail::fits(detail::values_of(t, where), choice.values)) continue;
-        auto& least = at(work, where.mesh.subcluster);
-        least.resize(as_size(costs.layer_count()), infinity);
-        for (int l = 0; l < costs.layer_count(); ++l)
-          at(least, l) = std::min(at(least, l), where.mesh.device_count() * costs.layer(l, where).total_s());
-      }
-      choice.least_s = detail::least_iteration_of(work, hardware, microbatches);
+  for (const bool alone : {false, true}) {
+    std::vector<placement> all;
+    for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
+      for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
+        for (const auto& where : costs.placements(mesh))
+          if (detail::is_of(t, where, alone)) all.push_back(where);
+    auto traits = t.equal;
+    if (!all.empty() && !costs.copies(all.front()).empty())
+      for (const auto trait : t.equal_at_ends)
+        if (std::find(traits.begin(), traits.end(), trait) == traits.end()) traits.push_back(trait);
+    for (auto& row : detail::rows_of(traits, all)) {
+      stage_choice choice{.traits = traits, .values = std::move(row), .alone = alone};
+      std::vector<placement> own;
+      for (const auto& where : all)
+        if (detail::fits(detail::values_of(traits, where), choice.values)) own.push_back(where);
+      choice.least_s = detail::least_iteration_of(own, hardware, costs, microbatches);
+      found.push_back(std::move(choice));
     }
-    found.push_back(std::move(choice));
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.least_s < b.least_s; });
   return found;
@@ -174,7 +184,7 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
     auto found = make(own, problem);
     if (!found) {
       if (found.why_not().why != refusal::kind::infeasible) seen.push_back({});
-      if (const auto saved = detail::savings(t, choice); !why || saved > most_saved) {
+      if (const auto saved = detail::savings(choice); !why || saved > most_saved) {
         why = found.why_not();
         most_saved = saved;
       }
@@ -182,7 +192,7 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
     }
     const auto evidence = found->evidence;
     if (evidence) seen.push_back({std::max(evidence->objective_bound, by_time ? choice.least_s : 0), evidence->complete});
-    if (const target_costs view(costs_for(problem.microbatch_size), t, choice); view.joins_ends()) {
+    if (const target_costs view(costs_for(problem.microbatch_size), t, choice); view.joins_layers()) {
       for (auto& line : found->pipelines)
         for (auto& s : line.stages) s.layers = view.within(s.layers);
       auto judged = evaluate(hardware, costs_for, *std::move(found), options);

@@ -14,7 +14,8 @@ namespace {
 const std::string own = R"({
   "format": "hetsched/target", "version": 1, "name": "ours", "like": "megatron", "program": "our fork", "stack": "hetsched",
   "several_pipelines": true, "uneven_shares": true, "cuts": "blocks_with_ends", "most": { "tensor": 8 },
-  "equal": ["tensor", "zero"], "recompute": ["none", "full"], "zero": [0, 1, 2], "schedules": ["zb_h1", "auto"]
+  "equal": ["tensor", "zero"], "recompute": ["none", "full"], "zero": [0, 1, 2], "schedules": ["zb_h1", "auto"],
+  "equal_at_ends": ["data"], "strict": true, "zero_alone": [3]
 })";
 
 }  // namespace
@@ -32,6 +33,9 @@ TEST_CASE("target.json: what it says, over the target that it is like; and back"
   expected.recompute = {recomputation::none, recomputation::full};
   expected.zero = {0, 1, 2};
   expected.schedules = {"zb_h1", "auto"};
+  expected.equal_at_ends = {stage_trait::data};
+  expected.strict = true;
+  expected.zero_alone = {3};
   CHECK(t == expected);
   CHECK(parse_target(to_json(t), "again") == t);
   for (const auto& known : targets()) {

@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -50,7 +51,7 @@ template <class Names>
 
 [[nodiscard]] inline target read_target_object(const json_value& value) {
   value.object({"format", "version", "name", "like", "program", "stack", "several_pipelines", "uneven_shares", "cuts", "most",
-                "equal", "recompute", "zero", "schedules"});
+                "equal", "recompute", "zero", "schedules", "strict", "equal_at_ends", "zero_alone"});
   target t;
   if (const auto like = value.find("like")) t = targets()[as_size(choice_of(*like, target_names()))];
   const auto name = value.at("name");
@@ -70,18 +71,22 @@ template <class Names>
     for (const auto& key : degree_keys)
       if (const auto degree = most->find(key.name)) t.most.*key.of = degree->count();
   }
-  if (const auto equal = value.find("equal"))
-    t.equal = equal->list([](const json_value& x) { return static_cast<stage_trait>(choice_of(x, stage_traits)); });
+  const auto trait = [](const json_value& x) { return static_cast<stage_trait>(choice_of(x, stage_traits)); };
+  if (const auto equal = value.find("equal")) t.equal = equal->list(trait);
+  if (const auto ends = value.find("equal_at_ends")) t.equal_at_ends = ends->list(trait);
   if (const auto kinds = value.find("recompute"))
     t.recompute = kinds->list([](const json_value& x) {
       return static_cast<recomputation>(choice_of(x, std::array{"none", "selective", "full"}));
     });
-  if (const auto zero = value.find("zero")) t.zero = zero->list([](const json_value& x) { return x.count(0, 3); });
+  const auto zero_stage = [](const json_value& x) { return x.count(0, 3); };
+  if (const auto zero = value.find("zero")) t.zero = zero->list(zero_stage);
+  if (const auto alone = value.find("zero_alone")) t.zero_alone = alone->list(zero_stage);
   if (const auto schedules = value.find("schedules")) {
     auto known = schedule_names();
     known.push_back(auto_schedule_name);
     t.schedules = schedules->list([&](const json_value& x) { return std::string(known[as_size(choice_of(x, known))]); });
   }
+  if (const auto strict = value.find("strict")) t.strict = strict->boolean();
   try {
     validate(t);
   } catch (const input_error& wrong) {
@@ -121,12 +126,16 @@ HETSCHED_INLINE std::string to_json(const target& t) {
   out["cuts"] = detail::cut_names[static_cast<int>(t.cuts)];
   for (const auto& key : detail::degree_keys)
     if (t.most.*key.of < INT_MAX) out["most"][key.name] = t.most.*key.of;
-  auto& equal = out["equal"] = json::array();
-  for (const auto trait : t.equal) equal.push_back(name_of(trait));
+  for (const auto& [key, traits] : {std::pair{"equal", &t.equal}, std::pair{"equal_at_ends", &t.equal_at_ends}}) {
+    out[key] = json::array();
+    for (const auto trait : *traits) out[key].push_back(name_of(trait));
+  }
   auto& kinds = out["recompute"] = json::array();
   for (const auto r : t.recompute) kinds.push_back(name_of(r));
   out["zero"] = t.zero;
+  out["zero_alone"] = t.zero_alone;
   out["schedules"] = t.schedules;
+  out["strict"] = t.strict;
   return detail::dump(out);
 }
 
