@@ -206,6 +206,7 @@ TEST_CASE("find_plan: what does not go with a target is an error") {
   wrong([](plan_request& r) { r.schedule = "zb_h1"; });
   wrong([](plan_request& r) { r.setting.granularity = "sublayer"; });
   wrong([](plan_request& r) { r.target->stack = "nobody's"; });
+  CHECK_THROWS_AS((void)find_frontier(c, costs, request, planner_named("parallel_pipelines"), {}), input_error);
 }
 
 TEST_CASE("find_plan: every planner of one pipeline keeps to a target, also when it is stopped at once") {

@@ -81,6 +81,12 @@ inline void take_target(plan_arguments& given, outputs& files) {
   given.target = read_target(given.target_name);
   if (given.costs.profile.empty() && given.costs.stack.empty()) given.costs.stack = given.target->stack;
   if (given.costs.granularity.empty() && given.target->cuts != target_cuts::layers) given.costs.granularity = "block";
+  if (const auto rule = schedule_name(given.options.warmup); given.warmup != "exact" && !allows(*given.target, rule))
+    throw input_error("--warmup: " + given.target->name + " does not run " + std::string(rule));
+  for (const auto& [option, asked] :
+       {std::pair{"--frontier", !given.frontier.empty()}, std::pair{"--quantile", given.quantile > 0},
+        std::pair{"--objective", is_inference(given.objective)}})
+    if (asked) throw input_error(std::string(option) + ": does not go with --for, which is of the shortest iteration");
 }
 
 /// What noise makes of a plan that was chosen for it.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,6 +15,7 @@
 #include <hetsched/io.hpp>
 #include <hetsched/io/page/frontier_svg.hpp>
 #include <hetsched/plan/order.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/plan/transport.hpp>
 #include <hetsched/schedule/simulate/critical_path.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
@@ -169,23 +171,31 @@ inline constexpr double telling_gap = 0.0105;
   return text;
 }
 
-/// What the plan was searched for; else which targets run it, and for the others what is in the way of the first: "hetsched,
-/// torch", "not megatron, deepspeed (stage 1: a begin inside block 17)".
+/// What the plan was searched for; else which targets run it as it is, which in their own way and which not, each with what is in
+/// the way of the first: "hetsched, torch; not megatron, deepspeed (stage 1: a begin inside block 17)".
 [[nodiscard]] inline std::vector<std::string> target_row(const hetsched::plan& p) {
   using namespace hetsched;
   if (!p.setting.target.empty()) {
     const auto known = find_target(p.setting.target);
     return {"target", p.setting.target, known ? known->program : ""};
   }
-  std::vector<std::string> run, others;
-  std::string why;
+  struct group {
+    std::string how;
+    std::vector<std::string> names = {};
+    std::string why = {};
+  };
+  std::array<group, 3> groups{{{""}, {"in their own way "}, {"not "}}};
   for (const auto& t : targets()) {
     const auto found = gaps(p, t);
-    const bool runs = found.empty() || found.front().runs_anyway;
-    (runs ? run : others).push_back(t.name);
-    if (!runs && why.empty()) why = found.front().place + ": " + found.front().found;
+    auto& own = groups[found.empty() ? 0 : found.front().runs_anyway ? 1 : 2];
+    own.names.push_back(t.name);
+    if (own.why.empty() && !found.empty()) own.why = " (" + found.front().place + ": " + found.front().found + ")";
   }
-  return {"runs in", run.empty() ? "none" : listed(run), others.empty() ? "" : "not " + listed(others) + " (" + why + ")"};
+  std::string text;
+  for (const auto& own : groups)
+    if (!own.names.empty()) text += (text.empty() ? "" : "; ") + own.how + listed(own.names) + own.why;
+  const auto as_it_is = groups[0].names.size();
+  return {"runs in", std::to_string(as_it_is) + " of " + std::to_string(targets().size()), text};
 }
 
 /// What is printed. `costs`: those of the plan.
