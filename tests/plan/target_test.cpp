@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/plan/target.hpp>
 
+#include <fstream>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -169,6 +172,35 @@ TEST_CASE("several pipelines and unequal shares stay at home") {
   p.pipelines.push_back(p.pipelines.front());
   CHECK(texts(p, "megatron") == list{"plan: 2 pipelines, which may differ, expected 1"});
   CHECK(texts(p, "hetsched") == list{});
+}
+
+TEST_CASE("docs/targets.md has a row for each target, as the data say") {
+  std::ifstream file(HETSCHED_SOURCE_DIR "/docs/targets.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  REQUIRE_FALSE(page.empty());
+  const auto listed = [](const auto& all, auto text) {
+    std::string joined;
+    for (const auto& one : all) joined += (joined.empty() ? "" : ", ") + std::string(text(one));
+    return joined.empty() ? std::string("-") : joined;
+  };
+  const auto name = [](const auto& one) { return name_of(one); };
+  const auto itself = [](const std::string& one) { return one; };
+  for (const auto& t : targets()) {
+    std::string most;
+    for (const auto& [axis, degree] :
+         {std::pair{"context", t.most.context}, {"tensor", t.most.tensor}, {"expert", t.most.expert}})
+      if (degree == 1) most += (most.empty() ? "no " : ", ") + std::string(axis);
+    const std::string cuts = t.cuts == target_cuts::layers   ? "layers"
+                             : t.cuts == target_cuts::blocks ? "blocks"
+                                                             : "blocks, with the ends";
+    const auto number = [](int one) { return std::to_string(one); };
+    const auto row = "| `" + t.name + "` | " + t.program + " | `" + t.stack + "` | " + cuts + " | " + listed(t.equal, name) +
+                     " | " + (most.empty() ? "all" : most) + " | " + listed(t.recompute, name) + " | " + listed(t.zero, number) +
+                     (t.zero_alone.empty() ? "" : "; on one stage also " + listed(t.zero_alone, number)) + " | " +
+                     (t.schedules.empty() ? "all" : listed(t.schedules, itself)) + " |";
+    CAPTURE(row);
+    CHECK(page.find(row + "\n") != std::string::npos);
+  }
 }
 
 TEST_CASE("space_of says a target's rules in words") {

@@ -171,31 +171,25 @@ inline constexpr double telling_gap = 0.0105;
   return text;
 }
 
-/// What the plan was searched for; else which targets run it as it is, which in their own way and which not, each with what is in
-/// the way of the first: "hetsched, torch; not megatron, deepspeed (stage 1: a begin inside block 17)".
+/// What the plan was searched for; else which targets run it as it is, which in their own way and which not, with what is in the
+/// way of the first: "hetsched, torch; not megatron (stage 1: a begin inside block 17), deepspeed".
 [[nodiscard]] inline std::vector<std::string> target_row(const hetsched::plan& p) {
   using namespace hetsched;
   if (!p.setting.target.empty()) {
     const auto known = find_target(p.setting.target);
     return {"target", p.setting.target, known ? known->program : ""};
   }
-  struct group {
-    std::string how;
-    std::vector<std::string> names = {};
-    std::string why = {};
-  };
-  std::array<group, 3> groups{{{""}, {"in their own way "}, {"not "}}};
+  std::array<std::vector<std::string>, 3> groups;
   for (const auto& t : targets()) {
     const auto found = gaps(p, t);
     auto& own = groups[found.empty() ? 0 : found.front().runs_anyway ? 1 : 2];
-    own.names.push_back(t.name);
-    if (own.why.empty() && !found.empty()) own.why = " (" + found.front().place + ": " + found.front().found + ")";
+    const bool first = own.empty() && !found.empty();
+    own.push_back(t.name + (first ? " (" + found.front().place + ": " + found.front().found + ")" : ""));
   }
   std::string text;
-  for (const auto& own : groups)
-    if (!own.names.empty()) text += (text.empty() ? "" : "; ") + own.how + listed(own.names) + own.why;
-  const auto as_it_is = groups[0].names.size();
-  return {"runs in", std::to_string(as_it_is) + " of " + std::to_string(targets().size()), text};
+  for (const auto& [how, names] : {std::pair{"", &groups[0]}, {"in their own way ", &groups[1]}, {"not ", &groups[2]}})
+    if (!names->empty()) text += (text.empty() ? "" : "; ") + (how + listed(*names));
+  return {"runs in", std::to_string(groups[0].size()) + " of " + std::to_string(targets().size()), text};
 }
 
 /// What is printed. `costs`: those of the plan.
