@@ -129,6 +129,8 @@ TEST_CASE("what is run in another way comes last: recomputation, ZeRO, schedules
   CHECK(texts(plan_of(2, 4, {}, "zb_v"), "torch") == list{});
   CHECK(texts(plan_of(2, 4, {}, "dualpipe"), "torch").size() == 1);
   CHECK(texts(plan_of(2, 6, {}, "interleaved_1f1b"), "megatron") == list{});
+  CHECK(texts(plan_of(1, 6, {}, "interleaved_1f1b"), "megatron") ==
+        list{"plan: schedule interleaved_1f1b of one stage, expected at least two"});
   CHECK(texts(plan_of(2, 6, {}, "interleaved_1f1b", "sublayer"), "megatron").size() == 1);  // chunks may begin inside blocks
 }
 

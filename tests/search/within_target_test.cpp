@@ -122,6 +122,11 @@ TEST_CASE("of all plans that a target runs, none is better than what is found, a
         REQUIRE(found);
         CHECK(gaps(*found, t) == std::vector<target_gap>{});
         CHECK(found->setting.target == name);
+        // A target that knows 1F1B by its name has no other warm-ups than its own.
+        const auto& stages = found->pipelines[0].stages;
+        if (schedule == "1f1b")
+          for (std::size_t i = 0; i < stages.size(); ++i)
+            CHECK(stages[i].warmup == std::min(static_cast<int>(stages.size() - i), 8));
         CHECK(found->predicted.iteration_s <= all.least_s * (1 + 1e-9));
         REQUIRE(found->evidence);
         CHECK(found->evidence->objective_bound <= all.least_s * (1 + 1e-9));
@@ -187,6 +192,21 @@ TEST_CASE("find_plan: where a target runs nothing it says why, and what goes wit
   CHECK(why.find("GiB") != std::string::npos);
   CHECK(why.find("; without that: ") != std::string::npos);
   CHECK(why.find("stage 0: ") != std::string::npos);
+}
+
+TEST_CASE("find_plan: another schedule of the target, for which one stage is too few") {
+  const auto c = two_kinds();
+  const auto chain = blocks(1024, false);
+  const costs_by_size costs = [&](int size) { return costs_of(c, chain, size); };
+  for (const auto* schedule : {"interleaved_1f1b", "1f1b"}) {
+    plan_request request{.global_batch = 16, .microbatch_size = 4, .schedule = schedule};
+    request.setting.granularity = "block";
+    request.target = find_target("megatron");
+    const auto found = find_plan(c, costs, request);
+    REQUIRE(found);
+    CHECK(found->pipelines[0].schedule.name == schedule);
+    CHECK(gaps(*found, *request.target).empty());
+  }
 }
 
 TEST_CASE("find_plan: what does not go with a target is an error") {

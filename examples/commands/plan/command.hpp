@@ -86,7 +86,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
   for (const auto& [option, asked] :
        {std::pair{"--frontier", !given.frontier.empty()}, std::pair{"--quantile", given.quantile > 0},
         std::pair{"--objective", is_inference(given.objective)}})
-    if (asked) throw input_error(std::string(option) + ": does not go with --for, which is of the shortest iteration");
+    if (asked) throw input_error(std::string(option) + ": does not go with --for");
 }
 
 /// What noise makes of a plan that was chosen for it.

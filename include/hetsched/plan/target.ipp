@@ -180,6 +180,8 @@ class gap_finder {
     const bool same = std::any_of(known.begin(), known.end(), [&](const auto& own) { return shape_of(own) == shape; });
     const auto place = plan_.pipelines.size() > 1 ? "pipeline " + std::to_string(l) : std::string("plan");
     if (!allows(target_, name)) add(place, "schedule " + name, joined(known, " or "), same && shape != stage_shape::other);
+    if (shape == stage_shape::loop && !known.empty() && plan_.pipelines[l].stages.size() < 2)
+      add(place, "schedule " + name + " of one stage", "at least two");
     if (shape != stage_shape::line && target_.cuts != target_cuts::layers && plan_.setting.granularity == "sublayer")
       add(place, "schedule " + name + ", for which stages are cut anew inside blocks", "layers of --granularity block");
   }
@@ -201,7 +203,8 @@ HETSCHED_INLINE const std::vector<target>& targets() {
 
     // Megatron-LM core 0.14: --pipeline-model-parallel-layout names what each virtual stage has, in whole blocks; all other sizes
     // are flags of the whole run (megatron/core/parallel_state.py, megatron/training/arguments.py). The distributed optimizer
-    // shares out state as ZeRO 1. Schedules are those of megatron/core/pipeline_parallel/schedules.py.
+    // shares out state as ZeRO 1. Schedules are those of megatron/core/pipeline_parallel/schedules.py, of which the interleaved
+    // one needs two ranks.
     const target megatron{.name = "megatron",
                           .program = "Megatron-LM core 0.14 and later",
                           .stack = "megatron",

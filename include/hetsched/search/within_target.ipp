@@ -200,6 +200,12 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
       found = std::move(judged->plan);
       found->evidence = evidence;
     }
+    if (const auto wrong = gaps(*found, t); !wrong.empty()) {
+      // What only the whole plan shows, as too few stages for its schedule; others of the choice may be well.
+      seen.push_back({choice.least_s, false});
+      if (!why) why = refusal{refusal::kind::infeasible, to_text(wrong.front())};
+      continue;
+    }
     if (best && objective_of(*found) >= objective_of(*best)) continue;
     best = *std::move(found);
     problem.beat = std::min(problem.beat, objective_of(*best));
