@@ -28,7 +28,7 @@ struct arguments {
 };
 
 /// What the target does its own way. Throws inexpressible for what it cannot run at all.
-std::vector<std::string> remarks_on(const plan& p, const target& t) {
+std::vector<std::string> remarks_on(const plan& p, const plan_target& t) {
   std::vector<std::string> found;
   std::string refused;
   for (const auto& gap : gaps(p, t)) {
@@ -46,7 +46,7 @@ std::vector<std::string> remarks_on(const plan& p, const target& t) {
 int export_command(const arguments& given) {
   namespace fs = std::filesystem;
   auto file = read_plan(given.plan);
-  const auto known = find_target(given.to);
+  const auto known = find_plan_target(given.to);
   const auto remarks = known ? remarks_on(file.plan, *known) : std::vector<std::string>{};
   const auto placed = command::place_plan(std::move(file));
   command::exported_files texts;

@@ -36,7 +36,7 @@ struct place : workplace {
 
 TEST_CASE("hetsched-plan --for: the plan goes to the target as it is, at no less than a free one costs under the same stack") {
   const place w;
-  for (const auto& t : hetsched::targets()) {
+  for (const auto& t : hetsched::plan_targets()) {
     CAPTURE(t.name);
     const auto found = w.plan("--for " + t.name + " --out p.json");
     CAPTURE(found.errors);
@@ -78,7 +78,7 @@ TEST_CASE("hetsched-plan --for: a target of one's own, and its stack unless anot
   // With no time at all, too.
   const auto soon = w.plan("--for megatron --time-budget 0 --out p.json");
   REQUIRE(soon.status == 0);
-  CHECK(hetsched::gaps(hetsched::read_plan(w.path("p.json")).plan, *hetsched::find_target("megatron")).empty());
+  CHECK(hetsched::gaps(hetsched::read_plan(w.path("p.json")).plan, *hetsched::find_plan_target("megatron")).empty());
 }
 
 TEST_CASE("hetsched-plan --for: what there is no plan for, and what does not go together") {

@@ -87,8 +87,8 @@ std::vector<device_group> some_groups(random_source& r) {
   return groups;
 }
 
-target some_target(random_source& r) {
-  auto t = one_of(r, targets());
+plan_target some_target(random_source& r) {
+  auto t = one_of(r, plan_targets());
   if (one_in(r, 4)) t.name.clear();
   if (one_in(r, 4)) t.most = {some_int(r), some_int(r), some_int(r), some_int(r)};
   if (one_in(r, 4)) t.zero = {some_int(r)};

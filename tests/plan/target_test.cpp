@@ -34,7 +34,7 @@ plan plan_of(int stages, int blocks, degrees d, const std::string& schedule = "1
 
 std::vector<std::string> texts(const plan& p, const std::string& name) {
   std::vector<std::string> found;
-  for (const auto& gap : gaps(p, *find_target(name))) found.push_back((gap.runs_anyway ? "~ " : "") + to_text(gap));
+  for (const auto& gap : gaps(p, *find_plan_target(name))) found.push_back((gap.runs_anyway ? "~ " : "") + to_text(gap));
   return found;
 }
 
@@ -43,36 +43,36 @@ using list = std::vector<std::string>;
 }  // namespace
 
 TEST_CASE("targets: all make sense, have names of their own and stacks that there are") {
-  REQUIRE(targets().size() == 6);
-  for (const auto& t : targets()) {
+  REQUIRE(plan_targets().size() == 6);
+  for (const auto& t : plan_targets()) {
     CAPTURE(t.name);
     CHECK_NOTHROW(validate(t));
-    CHECK(*find_target(t.name) == t);
+    CHECK(*find_plan_target(t.name) == t);
     CHECK_FALSE(t.program.empty());
     CHECK(find_training_stack(t.stack));
   }
-  CHECK_FALSE(find_target("caffe"));
-  CHECK(find_target("torch")->stack == "ddp");
+  CHECK_FALSE(find_plan_target("caffe"));
+  CHECK(find_plan_target("torch")->stack == "ddp");
   const auto wrong = [](auto change) {
-    auto t = *find_target("megatron");
+    auto t = *find_plan_target("megatron");
     change(t);
     CHECK_THROWS_AS(validate(t), input_error);
   };
-  wrong([](target& t) { t.name.clear(); });
-  wrong([](target& t) { t.stack = "none"; });
-  wrong([](target& t) { t.most.tensor = 0; });
-  wrong([](target& t) { t.recompute.clear(); });
-  wrong([](target& t) { t.zero = {4}; });
-  wrong([](target& t) { t.schedules = {"whenever"}; });
+  wrong([](plan_target& t) { t.name.clear(); });
+  wrong([](plan_target& t) { t.stack = "none"; });
+  wrong([](plan_target& t) { t.most.tensor = 0; });
+  wrong([](plan_target& t) { t.recompute.clear(); });
+  wrong([](plan_target& t) { t.zero = {4}; });
+  wrong([](plan_target& t) { t.schedules = {"whenever"}; });
 }
 
 TEST_CASE("what is equal in all stages and cut between blocks goes everywhere") {
   const auto p = plan_of(4, 3, {.data = 2, .context = 1, .tensor = 1});
   for (const auto* name : {"hetsched", "megatron", "flagscale", "deepspeed"}) CHECK(texts(p, name) == list{});
   CHECK(texts(p, "torch").size() == 4);  // ZeRO 1 on each stage, which it runs without
-  CHECK(can_run(p, *find_target("torch")));
+  CHECK(can_run(p, *find_plan_target("torch")));
   CHECK(texts(plan_of(4, 3, {.data = 1, .context = 1, .tensor = 2}), "torch").front() == "stage 0: tensor degree 2, expected 1");
-  CHECK_FALSE(can_run(plan_of(4, 3, {.data = 1, .context = 1, .tensor = 2}), *find_target("torch")));
+  CHECK_FALSE(can_run(plan_of(4, 3, {.data = 1, .context = 1, .tensor = 2}), *find_plan_target("torch")));
   CHECK(texts(plan_of(2, 3, {.data = 1, .context = 2, .tensor = 1}), "deepspeed").front() ==
         "stage 0: context degree 2, expected 1");
 }
@@ -120,10 +120,10 @@ TEST_CASE("what is run in another way comes last: recomputation, ZeRO, schedules
   CHECK(texts(p, "megatron") ==
         list{"~ stage 1: ZeRO stage 3, expected 0 or 1", "~ stage 1: recompute none, expected full as in stage 0",
              "~ stage 1: ZeRO stage 3, expected 1 as in stage 0", "~ plan: schedule h1f1b, expected 1f1b or interleaved_1f1b"});
-  CHECK(can_run(p, *find_target("megatron")));
+  CHECK(can_run(p, *find_plan_target("megatron")));
   p.pipelines[0].stages[1].degrees.tensor = 1;
   CHECK(texts(p, "megatron").front() == "stage 1: tensor degree 1, expected 2 as in stage 0");
-  CHECK_FALSE(can_run(p, *find_target("megatron")));
+  CHECK_FALSE(can_run(p, *find_plan_target("megatron")));
   CHECK(texts(plan_of(2, 4, {}, "zb_v"), "megatron") == list{"plan: schedule zb_v, expected 1f1b or interleaved_1f1b"});
   CHECK(texts(plan_of(2, 4, {}, "looped_bfs"), "megatron").front().substr(0, 2) == "~ ");
   CHECK(texts(plan_of(2, 4, {}, "zb_v"), "torch") == list{});
@@ -148,18 +148,18 @@ TEST_CASE("a strict target refuses what others run in their own way") {
   auto p = plan_of(2, 3, {.data = 2, .context = 1, .tensor = 1});
   p.pipelines[0].stages[1].zero = 3;  // this library's trainer
   CHECK(texts(p, "hetsched") == list{"stage 1: ZeRO stage 3, expected 0, 1 or 2"});
-  CHECK_FALSE(can_run(p, *find_target("hetsched")));
+  CHECK_FALSE(can_run(p, *find_plan_target("hetsched")));
 }
 
 TEST_CASE("gaps: plans that are none are an error") {
   auto p = plan_of(2, 3, {});
   p.pipelines[0].stages[1].degrees.data = 0;
-  CHECK_THROWS_AS((void)gaps(p, *find_target("megatron")), input_error);
+  CHECK_THROWS_AS((void)gaps(p, *find_plan_target("megatron")), input_error);
   p = plan_of(2, 3, {});
   p.pipelines[0].stages[0].layers = {3, 3};
-  CHECK_THROWS_AS((void)gaps(p, *find_target("hetsched")), input_error);
+  CHECK_THROWS_AS((void)gaps(p, *find_plan_target("hetsched")), input_error);
   p.pipelines[0].stages.clear();
-  CHECK_THROWS_AS((void)can_run(p, *find_target("hetsched")), input_error);
+  CHECK_THROWS_AS((void)can_run(p, *find_plan_target("hetsched")), input_error);
 }
 
 TEST_CASE("several pipelines and unequal shares stay at home") {
@@ -187,7 +187,7 @@ TEST_CASE("docs/targets.md has a row for each target, as the data say") {
   };
   const auto name = [](const auto& one) { return name_of(one); };
   const auto itself = [](const std::string& one) { return one; };
-  for (const auto& t : targets()) {
+  for (const auto& t : plan_targets()) {
     std::string most;
     for (const auto& [axis, degree] :
          {std::pair{"context", t.most.context}, {"tensor", t.most.tensor}, {"expert", t.most.expert}})
@@ -206,8 +206,8 @@ TEST_CASE("docs/targets.md has a row for each target, as the data say") {
 }
 
 TEST_CASE("space_of says a target's rules in words") {
-  CHECK(space_of(*find_target("hetsched")) == "ZeRO stage 0, 1 or 2");
-  CHECK(space_of(*find_target("flagscale")) ==
+  CHECK(space_of(*find_plan_target("hetsched")) == "ZeRO stage 0, 1 or 2");
+  CHECK(space_of(*find_plan_target("flagscale")) ==
         "one pipeline; whole blocks, with embedding and head; equal shares; all stages alike in context, expert, recompute and "
         "zero; "
         "ZeRO stage 0 or 1; under 1f1b");

@@ -45,7 +45,7 @@ any_cost_model costs_of(const cluster& c, const layer_chain& chain, int size) {
 /// Every pipeline on every devices in every order: the least iteration among those that a target runs.
 class all_plans {
  public:
-  all_plans(const cluster& c, const costs_by_size& costs, const target& t, int microbatches, int size, std::string schedule)
+  all_plans(const cluster& c, const costs_by_size& costs, const plan_target& t, int microbatches, int size, std::string schedule)
       : cluster_(c), costs_(costs), target_(t) {
     plan_.setting.granularity = "block";
     plan_.pipelines.push_back({.microbatches = microbatches, .microbatch_size = size});
@@ -88,7 +88,7 @@ class all_plans {
 
   const cluster& cluster_;
   const costs_by_size& costs_;
-  const target& target_;
+  const plan_target& target_;
   plan plan_;
   std::vector<placement> placements_;
 };
@@ -106,7 +106,7 @@ TEST_CASE("of all plans that a target runs, none is better than what is found, a
       double any_s = none;
       for (const auto* name : {"hetsched", "megatron", "torchtitan", "flagscale", "deepspeed", "torch"}) {
         CAPTURE(name);
-        auto t = *find_target(name);
+        auto t = *find_plan_target(name);
         t.several_pipelines = false;
         plan_request request{.global_batch = 32, .microbatch_size = 4, .planner = "interop_dp"};
         request.setting.granularity = "block";
@@ -146,7 +146,7 @@ TEST_CASE("target_costs: ends joined with their blocks, copies and boundaries as
   const auto c = two_kinds();
   const auto chain = blocks(1024, true);
   const auto own = costs_of(c, chain, 4);
-  const auto t = *find_target("flagscale");
+  const auto t = *find_plan_target("flagscale");
   const auto all = choices(c, own, t, 8);
   REQUIRE_FALSE(all.empty());
   CHECK(all.front().traits.size() == t.equal.size() + 2);  // with a tied embedding also the degrees of the ends
@@ -183,7 +183,7 @@ TEST_CASE("find_plan: where a target runs nothing it says why, and what goes wit
   const costs_by_size costs = [&](int size) { return costs_of(c, chain, size); };
   plan_request request{.global_batch = 16, .microbatch_size = 4, .planner = "interop_dp"};
   request.setting.granularity = "block";
-  request.target = find_target("torch");
+  request.target = find_plan_target("torch");
   const auto found = find_plan(c, costs, request);
   REQUIRE_FALSE(found);
   const auto& why = found.why_not().reason;
@@ -201,7 +201,7 @@ TEST_CASE("find_plan: another schedule of the target, for which one stage is too
   for (const auto* schedule : {"interleaved_1f1b", "1f1b"}) {
     plan_request request{.global_batch = 16, .microbatch_size = 4, .schedule = schedule};
     request.setting.granularity = "block";
-    request.target = find_target("megatron");
+    request.target = find_plan_target("megatron");
     const auto found = find_plan(c, costs, request);
     REQUIRE(found);
     CHECK(found->pipelines[0].schedule.name == schedule);
@@ -214,7 +214,7 @@ TEST_CASE("find_plan: what does not go with a target is an error") {
   const auto chain = blocks(1024, false);
   const costs_by_size costs = [&](int size) { return costs_of(c, chain, size); };
   plan_request request{.global_batch = 16, .microbatch_size = 4};
-  request.target = find_target("megatron");
+  request.target = find_plan_target("megatron");
   CHECK(find_plan(c, costs, request));  // by a planner of one pipeline
   const auto wrong = [&](auto change) {
     auto other = request;
@@ -240,7 +240,7 @@ TEST_CASE("find_plan: every planner of one pipeline keeps to a target, also when
         CAPTURE(name);
         CAPTURE(stopped);
         plan_request request{.global_batch = 16, .planner = planner};
-        request.target = find_target(name);
+        request.target = find_plan_target(name);
         if (stopped) request.go_on = [] { return false; };
         const auto found = find_plan(c, costs, request);
         REQUIRE(found);

@@ -39,7 +39,7 @@ struct inexpressible : hetsched::error {
 /// Reads what to export. Throws inexpressible for what no target can: several pipelines, uneven shares.
 [[nodiscard]] inline placed_plan place_plan(hetsched::plan_file file) {
   using namespace hetsched;
-  const target one_line{.name = "export", .several_pipelines = false, .uneven_shares = false};
+  const plan_target one_line{.name = "export", .several_pipelines = false, .uneven_shares = false};
   for (const auto& gap : gaps(file.plan, one_line)) throw inexpressible("this plan cannot be exported: " + to_text(gap));
   placed_plan placed{.file = {}, .layout = make_training_layout(file.plan), .granularity = file.plan.setting.granularity};
   placed.file = std::move(file);

@@ -77,7 +77,7 @@ inline void settle(plan_arguments& given) {
 /// Reads the target, and takes from it what the command line leaves open.
 inline void take_target(plan_arguments& given, outputs& files) {
   using namespace hetsched;
-  if (!find_target(given.target_name)) files.reads(given.target_name);
+  if (!find_plan_target(given.target_name)) files.reads(given.target_name);
   given.target = read_target(given.target_name);
   if (given.costs.profile.empty() && given.costs.stack.empty()) given.costs.stack = given.target->stack;
   if (given.costs.granularity.empty() && given.target->cuts != target_cuts::layers) given.costs.granularity = "block";
@@ -279,7 +279,7 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_option("--microbatch-size", given.microbatch_size,
                  "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
   std::vector<std::string> target_names;
-  for (const auto& t : hetsched::targets()) target_names.push_back(t.name);
+  for (const auto& t : hetsched::plan_targets()) target_names.push_back(t.name);
   app.add_option("--for", given.target_name,
                  "the program that is to run the plan, among whose plans the best is searched for, priced as it runs them: " +
                      listed(target_names) + ", or a target.json");

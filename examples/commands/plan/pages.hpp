@@ -176,11 +176,11 @@ inline constexpr double telling_gap = 0.0105;
 [[nodiscard]] inline std::vector<std::string> target_row(const hetsched::plan& p) {
   using namespace hetsched;
   if (!p.setting.target.empty()) {
-    const auto known = find_target(p.setting.target);
+    const auto known = find_plan_target(p.setting.target);
     return {"target", p.setting.target, known ? known->program : ""};
   }
   std::array<std::vector<std::string>, 3> groups;
-  for (const auto& t : targets()) {
+  for (const auto& t : plan_targets()) {
     const auto found = gaps(p, t);
     auto& own = groups[found.empty() ? 0 : found.front().runs_anyway ? 1 : 2];
     const bool first = own.empty() && !found.empty();
@@ -189,7 +189,7 @@ inline constexpr double telling_gap = 0.0105;
   std::string text;
   for (const auto& [how, names] : {std::pair{"", &groups[0]}, {"in their own way ", &groups[1]}, {"not ", &groups[2]}})
     if (!names->empty()) text += (text.empty() ? "" : "; ") + (how + listed(*names));
-  return {"runs in", std::to_string(groups[0].size()) + " of " + std::to_string(targets().size()), text};
+  return {"runs in", std::to_string(groups[0].size()) + " of " + std::to_string(plan_targets().size()), text};
 }
 
 /// What is printed. `costs`: those of the plan.

@@ -30,7 +30,7 @@ namespace command {
 struct plan_arguments {
   std::string cluster, model, out, report, trace, schedule, schedule_csv, frontier;
   std::string planner, microbatch_size, warmup = "exact", target_name;
-  std::optional<hetsched::target> target = {};  ///< of that name or file
+  std::optional<hetsched::plan_target> target = {};  ///< of that name or file
   cost_choice costs;
   hetsched::planner_choice options;
   int global_batch = 0;

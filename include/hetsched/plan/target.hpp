@@ -30,7 +30,7 @@ inline constexpr std::array<std::string_view, 6> stage_traits{"data", "context",
 
 /// A program that runs plans, as far as planning goes: which plans it can run, and how it is priced if nobody says otherwise.
 /// The one made by default runs all that plans can say.
-struct target {
+struct plan_target {
   std::string name{};
   std::string program{};           ///< and the version that the rules are of
   std::string stack = "hetsched";  ///< its training_stack
@@ -45,19 +45,19 @@ struct target {
   std::vector<int> zero_alone{};         ///< also, of a plan of one stage
   std::vector<std::string> schedules{};  ///< empty: all; the first is planned for unless another is asked for
   bool strict = false;                   ///< refuses other ways to save memory and other schedules; else it runs its own
-  friend bool operator==(const target&, const target&) = default;
+  friend bool operator==(const plan_target&, const plan_target&) = default;
 };
 
 /// The targets that the library knows, by name and version of the rules' source: hetsched, megatron, torch, torchtitan,
 /// flagscale, deepspeed.
-[[nodiscard]] const std::vector<target>& targets();
+[[nodiscard]] const std::vector<plan_target>& plan_targets();
 
 /// The target of that name, if there is one.
-[[nodiscard]] std::optional<target> find_target(std::string_view name);
+[[nodiscard]] std::optional<plan_target> find_plan_target(std::string_view name);
 
 /// Throws: input_error for a target without a name, of a stack or schedule that is not known, of degrees below 1, of no
 /// recomputation or ZeRO stage, or of one that there is not.
-void validate(const target& t);
+void validate(const plan_target& t);
 
 [[nodiscard]] constexpr std::string_view name_of(stage_trait trait) { return stage_traits[static_cast<std::size_t>(trait)]; }
 
@@ -68,10 +68,10 @@ void validate(const target& t);
 [[nodiscard]] bool matters(stage_trait trait, const placement& where);
 
 /// Whether the target runs stages so, other stages aside. `alone`: as the only one.
-[[nodiscard]] bool allows(const target& t, const placement& where, bool alone = false);
+[[nodiscard]] bool allows(const plan_target& t, const placement& where, bool alone = false);
 
 /// Whether the target runs a schedule of that name as it is.
-[[nodiscard]] bool allows(const target& t, std::string_view schedule_name);
+[[nodiscard]] bool allows(const plan_target& t, std::string_view schedule_name);
 
 /// Something of a plan that a target does not run as it stands.
 struct target_gap {
@@ -88,13 +88,13 @@ struct target_gap {
 /// All that a plan asks for and a target does not run: first what it cannot run at all, then what it runs in its own way.
 /// Layers of a plan whose setting names no granularity count as blocks.
 /// Throws: input_error for a pipeline without stages, and stages without layers or with degrees below 1. O(stages * traits).
-[[nodiscard]] std::vector<target_gap> gaps(const plan& p, const target& t);
+[[nodiscard]] std::vector<target_gap> gaps(const plan& p, const plan_target& t);
 
 /// Whether the target runs the plan, if need be in its own way. Throws: as gaps.
-[[nodiscard]] bool can_run(const plan& p, const target& t);
+[[nodiscard]] bool can_run(const plan& p, const plan_target& t);
 
 /// Which plans a target runs, in words: "one pipeline; whole blocks; all stages alike in data and tensor; under 1f1b".
-[[nodiscard]] std::string space_of(const target& t);
+[[nodiscard]] std::string space_of(const plan_target& t);
 
 }  // namespace hetsched
 

@@ -56,7 +56,7 @@ enum class stage_shape { line, loop, other };
 /// Compares a plan with a target.
 class gap_finder {
  public:
-  gap_finder(const plan& p, const target& t) : plan_(p), target_(t) {}
+  gap_finder(const plan& p, const plan_target& t) : plan_(p), target_(t) {}
 
   [[nodiscard]] std::vector<target_gap> run() {
     const auto count = plan_.pipelines.size();
@@ -187,37 +187,37 @@ class gap_finder {
   }
 
   const plan& plan_;
-  const target& target_;
+  const plan_target& target_;
   std::vector<target_gap> found_;
 };
 
 }  // namespace detail
 
-HETSCHED_INLINE const std::vector<target>& targets() {
-  static const std::vector<target> all = [] {
+HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
+  static const std::vector<plan_target> all = [] {
     using enum stage_trait;
     using enum recomputation;
     // runtime/layout/plan_layout.hpp: ZeRO 3 is refused there.
-    const target own{
+    const plan_target own{
         .name = "hetsched", .program = "hetsched-train and this library's trainer", .zero = {0, 1, 2}, .strict = true};
 
     // Megatron-LM core 0.14: --pipeline-model-parallel-layout names what each virtual stage has, in whole blocks; all other sizes
     // are flags of the whole run (megatron/core/parallel_state.py, megatron/training/arguments.py). The distributed optimizer
     // shares out state as ZeRO 1. Schedules are those of megatron/core/pipeline_parallel/schedules.py, of which the interleaved
     // one needs two ranks.
-    const target megatron{.name = "megatron",
-                          .program = "Megatron-LM core 0.14 and later",
-                          .stack = "megatron",
-                          .several_pipelines = false,
-                          .uneven_shares = false,
-                          .cuts = target_cuts::blocks,
-                          .equal = {data, context, tensor, expert, recompute, zero},
-                          .zero = {0, 1},
-                          .schedules = {"1f1b", "interleaved_1f1b"}};
+    const plan_target megatron{.name = "megatron",
+                               .program = "Megatron-LM core 0.14 and later",
+                               .stack = "megatron",
+                               .several_pipelines = false,
+                               .uneven_shares = false,
+                               .cuts = target_cuts::blocks,
+                               .equal = {data, context, tensor, expert, recompute, zero},
+                               .zero = {0, 1},
+                               .schedules = {"1f1b", "interleaved_1f1b"}};
 
     // torch.distributed.pipelining of PyTorch 2.9 with the script of hetsched-export: whole modules of the user's, nothing inside
     // them is parallel, and no state is shared out. Any order of one direction can be read from a table.
-    const target torch{
+    const plan_target torch{
         .name = "torch",
         .program = "torch.distributed.pipelining of PyTorch 2.9 and later",
         .stack = "ddp",
@@ -270,13 +270,13 @@ HETSCHED_INLINE const std::vector<target>& targets() {
   return all;
 }
 
-HETSCHED_INLINE std::optional<target> find_target(std::string_view name) {
-  for (const auto& t : targets())
+HETSCHED_INLINE std::optional<plan_target> find_plan_target(std::string_view name) {
+  for (const auto& t : plan_targets())
     if (t.name == name) return t;
   return std::nullopt;
 }
 
-HETSCHED_INLINE void validate(const target& t) {
+HETSCHED_INLINE void validate(const plan_target& t) {
   if (t.name.empty()) throw input_error("a target needs a name");
   const auto require = [&](bool holds, const std::string& what) {
     if (!holds) throw input_error("target " + t.name + ": " + what);
@@ -312,7 +312,7 @@ HETSCHED_INLINE bool matters(stage_trait trait, const placement& where) {
   return trait != stage_trait::zero || replicas(where.degrees) > 1;
 }
 
-HETSCHED_INLINE bool allows(const target& t, const placement& where, bool alone) {
+HETSCHED_INLINE bool allows(const plan_target& t, const placement& where, bool alone) {
   const auto& d = where.degrees;
   const bool small =
       d.data <= t.most.data && d.context <= t.most.context && d.tensor <= t.most.tensor && d.expert <= t.most.expert;
@@ -321,20 +321,20 @@ HETSCHED_INLINE bool allows(const target& t, const placement& where, bool alone)
           (alone && detail::has(t.zero_alone, where.zero)));
 }
 
-HETSCHED_INLINE bool allows(const target& t, std::string_view schedule_name) {
+HETSCHED_INLINE bool allows(const plan_target& t, std::string_view schedule_name) {
   return t.schedules.empty() || detail::has(t.schedules, std::string(schedule_name));
 }
 
 HETSCHED_INLINE std::string to_text(const target_gap& gap) { return gap.place + ": " + gap.found + ", expected " + gap.expected; }
 
-HETSCHED_INLINE std::vector<target_gap> gaps(const plan& p, const target& t) { return detail::gap_finder(p, t).run(); }
+HETSCHED_INLINE std::vector<target_gap> gaps(const plan& p, const plan_target& t) { return detail::gap_finder(p, t).run(); }
 
-HETSCHED_INLINE bool can_run(const plan& p, const target& t) {
+HETSCHED_INLINE bool can_run(const plan& p, const plan_target& t) {
   const auto found = gaps(p, t);
   return found.empty() || found.front().runs_anyway;
 }
 
-HETSCHED_INLINE std::string space_of(const target& t) {
+HETSCHED_INLINE std::string space_of(const plan_target& t) {
   std::vector<std::string> rules;
   if (!t.several_pipelines) rules.emplace_back("one pipeline");
   if (t.cuts == target_cuts::blocks) rules.emplace_back("whole blocks");

@@ -144,6 +144,10 @@ class plan_finder {
     return found;
   }
 
+  [[nodiscard]] evaluate_options judging() const {
+    return {.flops_per_sample = request_.flops_per_sample, .arithmetic = request_.arithmetic, .epsilon = request_.how.epsilon};
+  }
+
   [[nodiscard]] bool go_on() const { return !request_.go_on || request_.go_on(); }
   void tell(const find_progress& where) const {
     if (request_.progress) request_.progress(where);
@@ -181,8 +185,7 @@ class plan_finder {
       if (const auto known = first_look_.find(size); known != first_look_.end()) choice.known = known->second;
       if (asked.best) choice.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
     }
-    const evaluate_options how{
-        .flops_per_sample = problem.flops_per_sample, .arithmetic = problem.arithmetic, .epsilon = request_.how.epsilon};
+    const auto how = judging();
     const auto make = [&](const costs_by_size& costs, const planning_problem& own) {
       return planned(costs, own, choice, how, soon);
     };
@@ -229,14 +232,15 @@ class plan_finder {
     request.schedule = schedule_;
     request.target.reset();
     outcome<plan> found = refusal{refusal::kind::stopped, "the search was stopped before it found a plan"};
-    const int size = request_.microbatch_size > 0 ? request_.microbatch_size : 1;
+    int size = request_.microbatch_size;
+    for (const int other : microbatch_sizes(request_.global_batch))
+      if (size == 0 && (!request_.lacks || request_.lacks(other).empty())) size = other;
+    if (size == 0) return found;  // no size has costs
     for (const auto& choice : choices(hardware_, costs_(size), *request_.target, request_.global_batch / size)) {
       const auto own = [&](int asked) { return target_costs(costs_(asked), *request_.target, choice); };
       found = first_plan(hardware_, own, request, planner_);
       if (!found) continue;
-      const auto view = own(found->pipelines.front().microbatch_size);
-      for (auto& line : found->pipelines)
-        for (auto& s : line.stages) s.layers = view.within(s.layers);
+      found = with_own_layers(hardware_, costs_, own(found->pipelines.front().microbatch_size), *std::move(found), judging());
       break;
     }
     return found;

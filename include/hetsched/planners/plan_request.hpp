@@ -33,11 +33,11 @@ struct plan_request {
   std::string schedule = {};     ///< what the stages run, as build_schedule knows it, or auto; empty: as the planner has it
   planner_choice how = {};       ///< its schedule, known and similar are find_plan's own business
   bool use_all_devices = false;
-  bool mixed_stages = false;                    ///< stages on unlike devices, too
-  precision arithmetic = precision::fp16;       ///< whose peak counts in the prediction's MFU and load balance
-  double flops_per_sample = 0;                  ///< training_flops of the model, for the MFU; 0: not known
-  plan_setting setting = {};                    ///< what the costs are of, for the plan to remember
-  std::optional<hetsched::target> target = {};  ///< that is to run the plan; none: whatever plans can say
+  bool mixed_stages = false;               ///< stages on unlike devices, too
+  precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance
+  double flops_per_sample = 0;             ///< training_flops of the model, for the MFU; 0: not known
+  plan_setting setting = {};               ///< what the costs are of, for the plan to remember
+  std::optional<plan_target> target = {};  ///< that is to run the plan; none: whatever plans can say
   /// Why there are no costs for a microbatch size; an empty text: there are.
   std::function<std::string(int microbatch_size)> lacks = {};
   std::function<void(const find_progress&)> progress = {};  ///< told now and then

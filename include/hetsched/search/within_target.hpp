@@ -18,12 +18,12 @@
 namespace hetsched {
 
 /// What all stages of a plan have in common.
-struct stage_choice {
+struct target_choice {
   std::vector<stage_trait> traits{};
   std::vector<int> values{};  ///< of the traits
-  bool alone = false;         ///< one stage has all layers, with a ZeRO stage of target::zero_alone
+  bool alone = false;         ///< one stage has all layers, with a ZeRO stage of plan_target::zero_alone
   double least_s = 0;  ///< no iteration takes less, as devices do no two things at once; 0 where costs are no sums of layers
-  friend bool operator==(const stage_choice&, const stage_choice&) = default;
+  friend bool operator==(const target_choice&, const target_choice&) = default;
 };
 
 /// A cost model as a target sees it: only placements that it runs and that are of a choice. Layers that no stage parts count as
@@ -31,7 +31,7 @@ struct stage_choice {
 class target_costs {
  public:
   /// Requires: the target outlives this.
-  target_costs(any_cost_model costs, const target& t, stage_choice choice);
+  target_costs(any_cost_model costs, const plan_target& t, target_choice choice);
 
   [[nodiscard]] bool additive() const { return costs_.additive(); }
   [[nodiscard]] bool has_transfer_class() const { return costs_.has_transfer_class(); }
@@ -68,16 +68,21 @@ class target_costs {
   [[nodiscard]] int seen_as(int own_layer) const;
 
   any_cost_model costs_;
-  const target* target_;
-  stage_choice choice_;
+  const plan_target* target_;
+  target_choice choice_;
   bool ends_ = false;  // joined with their blocks
   int layers_ = 0;
 };
 
+/// A plan by costs as a target sees them, with the layers that the model has: evaluate judges it again where these are others.
+/// Returns: a refusal as evaluate. Throws: as evaluate.
+[[nodiscard]] outcome<plan> with_own_layers(const cluster& hardware, const costs_by_size& costs_for, const target_costs& view,
+                                            plan p, const evaluate_options& options);
+
 /// Every choice for which the target runs a placement on some submesh, by least_s. What has to be equal at the ends is, where
 /// layers share parameters, part of the choice. O(submeshes * placements * layers) questions.
-[[nodiscard]] std::vector<stage_choice> choices(const cluster& hardware, const any_cost_model& costs, const target& t,
-                                                int microbatches);
+[[nodiscard]] std::vector<target_choice> choices(const cluster& hardware, const any_cost_model& costs, const plan_target& t,
+                                                 int microbatches);
 
 /// A planner for costs as a target sees them.
 using target_planner = std::function<outcome<plan>(const costs_by_size&, const planning_problem&)>;
@@ -87,7 +92,7 @@ using target_planner = std::function<outcome<plan>(const costs_by_size&, const p
 /// Returns: the plan, whose evidence is that of all choices together; if there is none, the refusal that says most.
 /// Throws: as the planner and evaluate.
 /// Determinism: as the planner's.
-[[nodiscard]] outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const target& t,
+[[nodiscard]] outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const plan_target& t,
                                           planning_problem problem, const evaluate_options& options, const target_planner& make);
 
 }  // namespace hetsched

@@ -20,7 +20,7 @@ namespace hetsched {
 namespace detail {
 
 // Whether a target runs a placement; `alone`: and only as that of a single stage.
-[[nodiscard]] inline bool is_of(const target& t, const placement& where, bool alone) {
+[[nodiscard]] inline bool is_of(const plan_target& t, const placement& where, bool alone) {
   return alone ? allows(t, where, true) && !allows(t, where) : allows(t, where);
 }
 
@@ -40,7 +40,7 @@ inline constexpr int any_value = -1;
 }
 
 // How much memory stages of a choice save, to be compared: what they compute again, then by cutting and sharing.
-[[nodiscard]] inline std::vector<int> savings(const stage_choice& choice) {
+[[nodiscard]] inline std::vector<int> savings(const target_choice& choice) {
   std::vector<int> saved;
   for (const auto trait : {stage_trait::recompute, stage_trait::tensor, stage_trait::zero, stage_trait::data})
     for (std::size_t i = 0; i < choice.traits.size(); ++i)
@@ -88,9 +88,45 @@ inline constexpr int any_value = -1;
   return worth > 0 ? microbatches * std::accumulate(price.begin(), price.end(), 0.0) / worth * (1 - tolerance::sums) : 0;
 }
 
+/// What is known of choices together, while they are searched one by one.
+struct searched_choices {
+  std::optional<refusal> why = {};  ///< that says most: of a search that was stopped, else of the choice that saves most memory
+
+  void note(double bound, bool complete) { seen_.push_back({bound, complete}); }
+
+  void note(const target_choice& choice, const refusal& refused) {
+    const auto saved = savings(choice);
+    const bool all_seen = refused.why == refusal::kind::infeasible;
+    if (!all_seen) note(0, false);
+    if (why && (why->why != refusal::kind::infeasible || (all_seen && saved <= most_saved_))) return;
+    why = refused;
+    most_saved_ = saved;
+  }
+
+  /// Tells it of the best plan; no choice was asked for one that is not below `beat`.
+  void tell(search_evidence& told, double value, double beat, int choices) const {
+    told.objective_value = told.objective_bound = value;
+    told.complete = true;
+    for (const auto& one : seen_) {
+      told.objective_bound = std::min(told.objective_bound, one.bound);
+      told.complete = told.complete && (one.complete || one.bound >= std::min(beat, value));
+    }
+    if (choices > 1) told.sum_bound = 0;  // of one choice only
+    told.work.emplace_back("choices", choices);
+  }
+
+ private:
+  struct one_choice {
+    double bound = 0;
+    bool complete = false;
+  };
+  std::vector<one_choice> seen_;
+  std::vector<int> most_saved_;
+};
+
 }  // namespace detail
 
-HETSCHED_INLINE target_costs::target_costs(any_cost_model costs, const target& t, stage_choice choice)
+HETSCHED_INLINE target_costs::target_costs(any_cost_model costs, const plan_target& t, target_choice choice)
     : costs_(std::move(costs)), target_(&t), choice_(std::move(choice)), layers_(costs_.layer_count()) {
   constexpr int both_ends = 4;  // layers; of fewer nothing is left to cut
   ends_ = t.cuts == target_cuts::blocks_with_ends && layers_ >= both_ends && !choice_.alone;
@@ -132,9 +168,21 @@ HETSCHED_INLINE std::vector<parameter_copy> target_costs::copies(const placement
   return found;
 }
 
-HETSCHED_INLINE std::vector<stage_choice> choices(const cluster& hardware, const any_cost_model& costs, const target& t,
-                                                  int microbatches) {
-  std::vector<stage_choice> found;
+HETSCHED_INLINE outcome<plan> with_own_layers(const cluster& hardware, const costs_by_size& costs_for, const target_costs& view,
+                                              plan p, const evaluate_options& options) {
+  if (!view.joins_layers()) return p;
+  const auto evidence = p.evidence;
+  for (auto& line : p.pipelines)
+    for (auto& s : line.stages) s.layers = view.within(s.layers);
+  auto judged = evaluate(hardware, costs_for, std::move(p), options);
+  if (!judged) return judged.why_not();
+  judged->plan.evidence = evidence;
+  return std::move(judged->plan);
+}
+
+HETSCHED_INLINE std::vector<target_choice> choices(const cluster& hardware, const any_cost_model& costs, const plan_target& t,
+                                                   int microbatches) {
+  std::vector<target_choice> found;
   for (const bool alone : {false, true}) {
     std::vector<placement> all;
     for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
@@ -146,7 +194,7 @@ HETSCHED_INLINE std::vector<stage_choice> choices(const cluster& hardware, const
       for (const auto trait : t.equal_at_ends)
         if (std::find(traits.begin(), traits.end(), trait) == traits.end()) traits.push_back(trait);
     for (auto& row : detail::rows_of(traits, all)) {
-      stage_choice choice{.traits = traits, .values = std::move(row), .alone = alone};
+      target_choice choice{.traits = traits, .values = std::move(row), .alone = alone};
       std::vector<placement> own;
       for (const auto& where : all)
         if (detail::fits(detail::values_of(traits, where), choice.values)) own.push_back(where);
@@ -158,73 +206,46 @@ HETSCHED_INLINE std::vector<stage_choice> choices(const cluster& hardware, const
   return found;
 }
 
-HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const target& t,
+HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const plan_target& t,
                                             planning_problem problem, const evaluate_options& options,
                                             const target_planner& make) {
-  struct looked_at {
-    double bound = 0;
-    bool complete = false;
-  };
-  std::vector<looked_at> seen;
+  detail::searched_choices searched;
   std::optional<plan> best;
-  std::optional<refusal> why;  // of the choice that saves most memory
-  std::vector<int> most_saved;
   const auto all = choices(hardware, costs_for(problem.microbatch_size), t, problem.microbatches);
   const bool by_time = problem.objective == plan_objective::iteration;
   for (const auto& choice : all) {
-    if (!problem.may_go_on() && (best || why)) {
-      seen.push_back({});
+    if (!problem.may_go_on() && (best || searched.why)) {
+      searched.note(0, false);
       break;
     }
     if (best && by_time && choice.least_s >= problem.beat) {
-      seen.push_back({choice.least_s, false});
+      searched.note(choice.least_s, false);
       continue;
     }
     const costs_by_size own = [&](int size) { return any_cost_model::owner_of(target_costs(costs_for(size), t, choice)); };
     auto found = make(own, problem);
     if (!found) {
-      if (found.why_not().why != refusal::kind::infeasible) seen.push_back({});
-      if (const auto saved = detail::savings(choice); !why || saved > most_saved) {
-        why = found.why_not();
-        most_saved = saved;
-      }
+      searched.note(choice, found.why_not());
       continue;
     }
-    const auto evidence = found->evidence;
-    if (evidence) seen.push_back({std::max(evidence->objective_bound, by_time ? choice.least_s : 0), evidence->complete});
-    if (const target_costs view(costs_for(problem.microbatch_size), t, choice); view.joins_layers()) {
-      for (auto& line : found->pipelines)
-        for (auto& s : line.stages) s.layers = view.within(s.layers);
-      auto judged = evaluate(hardware, costs_for, *std::move(found), options);
-      if (!judged) return judged.why_not();
-      found = std::move(judged->plan);
-      found->evidence = evidence;
-    }
+    const auto evidence = found->evidence.value_or(search_evidence{});
+    searched.note(std::max(evidence.objective_bound, by_time ? choice.least_s : 0), evidence.complete);
+    found = with_own_layers(hardware, costs_for, target_costs(costs_for(problem.microbatch_size), t, choice), *std::move(found),
+                            options);
+    if (!found) return found;
     if (const auto wrong = gaps(*found, t); !wrong.empty()) {
       // What only the whole plan shows, as too few stages for its schedule; others of the choice may be well.
-      seen.push_back({choice.least_s, false});
-      if (!why) why = refusal{refusal::kind::infeasible, to_text(wrong.front())};
+      searched.note(by_time ? choice.least_s : 0, false);
+      if (!searched.why) searched.why = refusal{refusal::kind::infeasible, to_text(wrong.front())};
       continue;
     }
     if (best && objective_of(*found) >= objective_of(*best)) continue;
     best = *std::move(found);
     problem.beat = std::min(problem.beat, objective_of(*best));
   }
-  if (!best && why) return *std::move(why);
-  if (!best)
-    return refusal{refusal::kind::infeasible, all.empty() ? "no placement that the costs know is one that " + t.name + " runs"
-                                                          : "no choice of degrees can beat what is known"};
-  if (best->evidence) {
-    auto& told = *best->evidence;
-    told.objective_value = told.objective_bound = objective_of(*best);
-    told.complete = true;
-    for (const auto& one : seen) {
-      told.objective_bound = std::min(told.objective_bound, one.bound);
-      told.complete = told.complete && (one.complete || one.bound >= std::min(problem.beat, told.objective_value));
-    }
-    if (all.size() > 1) told.sum_bound = 0;  // of some choices only
-    told.work.emplace_back("choices", static_cast<std::int64_t>(all.size()));
-  }
+  if (!best && searched.why) return *std::move(searched.why);
+  if (!best) return refusal{refusal::kind::infeasible, "no placement that the costs know is one that " + t.name + " runs"};
+  if (best->evidence) searched.tell(*best->evidence, objective_of(*best), problem.beat, static_cast<int>(all.size()));
   return *std::move(best);
 }
 

@@ -22,7 +22,7 @@ const std::string own = R"({
 
 TEST_CASE("target.json: what it says, over the target that it is like; and back") {
   const auto t = parse_target(own, "own.json");
-  auto expected = *find_target("megatron");
+  auto expected = *find_plan_target("megatron");
   expected.name = "ours";
   expected.program = "our fork";
   expected.stack = "hetsched";
@@ -38,11 +38,11 @@ TEST_CASE("target.json: what it says, over the target that it is like; and back"
   expected.zero_alone = {3};
   CHECK(t == expected);
   CHECK(parse_target(to_json(t), "again") == t);
-  for (const auto& known : targets()) {
+  for (const auto& known : plan_targets()) {
     CHECK(read_target(known.name) == known);
     CHECK(parse_target(to_json(known), "again") == known);
   }
-  CHECK(parse_target(R"({"format": "hetsched/target", "version": 1, "name": "any"})", "any.json") == target{.name = "any"});
+  CHECK(parse_target(R"({"format": "hetsched/target", "version": 1, "name": "any"})", "any.json") == plan_target{.name = "any"});
 }
 
 TEST_CASE("target.json: complaints name the place") {

@@ -10,14 +10,14 @@ namespace hetsched {
 
 /// Reads a target.json: what it leaves out is as in the target that it is `like`, and without that all that plans can say.
 /// Throws: file_error.
-[[nodiscard]] target parse_target(std::string_view text, std::string_view file_name);
+[[nodiscard]] plan_target parse_target(std::string_view text, std::string_view file_name);
 
 /// The target of that name, else that of the target.json of that path.
 /// Throws: input_error for what is neither, and file_error.
-[[nodiscard]] target read_target(const std::string& name_or_path);
+[[nodiscard]] plan_target read_target(const std::string& name_or_path);
 
 /// The text of a target.json that parse_target reads back as an equal target.
-[[nodiscard]] std::string to_json(const target& t);
+[[nodiscard]] std::string to_json(const plan_target& t);
 
 }  // namespace hetsched
 

@@ -35,7 +35,7 @@ inline constexpr degree_key degree_keys[] = {
 
 [[nodiscard]] inline std::vector<std::string_view> target_names() {
   std::vector<std::string_view> names;
-  for (const auto& t : targets()) names.push_back(t.name);
+  for (const auto& t : plan_targets()) names.push_back(t.name);
   return names;
 }
 
@@ -49,11 +49,11 @@ template <class Names>
   value.fail("there is no \"" + excerpt(text) + "\" here; " + suggestion(text, known));
 }
 
-[[nodiscard]] inline target read_target_object(const json_value& value) {
+[[nodiscard]] inline plan_target read_target_object(const json_value& value) {
   value.object({"format", "version", "name", "like", "program", "stack", "several_pipelines", "uneven_shares", "cuts", "most",
                 "equal", "recompute", "zero", "schedules", "strict", "equal_at_ends", "zero_alone"});
-  target t;
-  if (const auto like = value.find("like")) t = targets()[as_size(choice_of(*like, target_names()))];
+  plan_target t;
+  if (const auto like = value.find("like")) t = plan_targets()[as_size(choice_of(*like, target_names()))];
   const auto name = value.at("name");
   t.name = name.name();
   if (const auto program = value.find("program")) t.program = program->name();
@@ -67,7 +67,7 @@ template <class Names>
   if (const auto cuts = value.find("cuts")) t.cuts = static_cast<target_cuts>(choice_of(*cuts, cut_names));
   if (const auto most = value.find("most")) {
     most->object({degree_keys[0].name, degree_keys[1].name, degree_keys[2].name, degree_keys[3].name});
-    t.most = target{}.most;
+    t.most = plan_target{}.most;
     for (const auto& key : degree_keys)
       if (const auto degree = most->find(key.name)) t.most.*key.of = degree->count();
   }
@@ -93,7 +93,7 @@ template <class Names>
     value.fail(wrong.what());
   }
   // A name stands for the same rules wherever it is read.
-  if (const auto known = find_target(t.name); known && *known != t)
+  if (const auto known = find_plan_target(t.name); known && *known != t)
     name.expected("another name: " + t.name + " is one that the library knows, with other rules");
   return t;
 }
@@ -102,21 +102,21 @@ template <class Names>
 
 namespace hetsched {
 
-HETSCHED_INLINE target parse_target(std::string_view text, std::string_view file_name) {
+HETSCHED_INLINE plan_target parse_target(std::string_view text, std::string_view file_name) {
   const detail::json_document document(text, file_name);
   (void)document.version_of("target", 1);
   return detail::read_target_object(document.value());
 }
 
-HETSCHED_INLINE target read_target(const std::string& name_or_path) {
-  if (auto known = find_target(name_or_path)) return *std::move(known);
+HETSCHED_INLINE plan_target read_target(const std::string& name_or_path) {
+  if (auto known = find_plan_target(name_or_path)) return *std::move(known);
   if (!std::filesystem::exists(name_or_path))
     throw input_error("there is neither a target nor a file " + name_or_path + "; " +
                       detail::suggestion(name_or_path, detail::target_names()));
   return parse_target(read_text(name_or_path), name_or_path);
 }
 
-HETSCHED_INLINE std::string to_json(const target& t) {
+HETSCHED_INLINE std::string to_json(const plan_target& t) {
   using json = nlohmann::ordered_json;
   json out{{"format", "hetsched/target"}, {"version", 1}, {"name", t.name}};
   if (!t.program.empty()) out["program"] = t.program;
