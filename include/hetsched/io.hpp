@@ -23,6 +23,7 @@
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 #include <hetsched/io/json/stack_json.hpp>
+#include <hetsched/io/json/target_json.hpp>
 #include <hetsched/io/json_reader.hpp>
 #include <hetsched/io/operators_csv.hpp>
 #include <hetsched/io/page/memory_svg.hpp>

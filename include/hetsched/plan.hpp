@@ -7,5 +7,6 @@
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/stage_parts.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/plan/transport.hpp>
 #include <hetsched/plan/validate.hpp>

@@ -9,3 +9,4 @@
 #include <hetsched/search/problem.hpp>
 #include <hetsched/search/taper.hpp>
 #include <hetsched/search/tree_search.hpp>
+#include <hetsched/search/within_target.hpp>

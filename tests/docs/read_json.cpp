@@ -20,6 +20,8 @@ int main(int argc, char** argv) {
         (void)parse_graph(text, argv[i]);
       else if (is("stack"))
         (void)parse_stack(text, argv[i]);
+      else if (is("target"))
+        (void)parse_target(text, argv[i]);
       else if (is("plan"))
         (void)parse_plan(text, argv[i]);
       else

@@ -6,6 +6,7 @@
 #include <hetsched/plan/gradient_groups.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/stage_parts.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/plan/transport.hpp>
 #include <hetsched/plan/validate.hpp>
 
@@ -86,6 +87,16 @@ std::vector<device_group> some_groups(random_source& r) {
   return groups;
 }
 
+plan_target some_target(random_source& r) {
+  auto t = one_of(r, plan_targets());
+  if (one_in(r, 4)) t.name.clear();
+  if (one_in(r, 4)) t.most = {some_int(r), some_int(r), some_int(r), some_int(r)};
+  if (one_in(r, 4)) t.zero = {some_int(r)};
+  if (one_in(r, 4)) t.recompute.clear();
+  if (one_in(r, 4)) t.schedules = {"none"};
+  return t;
+}
+
 void name_schedule(random_source& r, pipeline_plan& line) {
   const std::vector<std::string> names{"1f1b", "h1f1b", "gpipe", "virtual_1f1b", "exact_1f1b", "auto", "none", "zb_h1"};
   line.schedule.name = one_of(r, names);
@@ -106,6 +117,21 @@ bool is_small(const pipeline_plan& line) { return line.microbatches < 100 || lin
 
 const std::vector<door> doors{
     {"validate", [](random_source& r) { validate(hardware(), some_plan(r), mostly(r, 4)); }},
+    {"validate", [](random_source& r) { validate(some_target(r)); }},
+    {"gaps",
+     [](random_source& r) {
+       for (const auto& gap : gaps(some_plan(r), some_target(r))) expect(!to_text(gap).empty(), "a text");
+     }},
+    {"to_text", [](random_source&) { expect(!to_text(target_gap{}).empty(), "a text"); }, false},
+    {"can_run", [](random_source& r) { (void)can_run(some_plan(r), some_target(r)); }},
+    {"allows",
+     [](random_source& r) {
+       const auto t = some_target(r);
+       (void)allows(t, placement{.degrees = {some_int(r), some_int(r), some_int(r), some_int(r)}, .zero = some_int(r)});
+       (void)allows(t, "1f1b");
+     },
+     false},
+    {"space_of", [](random_source& r) { (void)space_of(some_target(r)); }, false},
     {"gradient_groups", [](random_source& r) { (void)gradient_groups(some_plan(r)); }},
     {"objective_of", [](random_source& r) { expect(objective_of(some_plan(r)) >= 0, "an objective"); }},
     {"microbatch_count", [](random_source& r) { expect(microbatch_count(some_plan(r)) >= 0, "a count"); }},

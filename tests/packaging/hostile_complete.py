@@ -49,6 +49,10 @@ EXCEPTIONS = {
         "is_inference": "compares an enumerator",
         "objective_named": ANY_TEXT,
         "stage_name": "takes any numbers",
+        "plan_targets": "takes nothing",
+        "find_plan_target": ANY_TEXT,
+        "value_of": ANY_ENUMERATOR,
+        "matters": ANY_ENUMERATOR,
     },
     "cost": {
         "activation_bytes": "asked of layers that exist, by models that count them: Requires",

@@ -67,10 +67,26 @@ inline void settle(plan_arguments& given) {
 [[nodiscard]] inline const hetsched::planner_entry& default_planner(const plan_arguments& given, const cost_source& source,
                                                                     std::span<const hetsched::planner_entry> table) {
   const bool money = given.objective == hetsched::plan_objective::cost || !given.frontier.empty();
-  if (!money && (!given.schedule_csv.empty() || source.of_shapes()))
+  const bool one = given.target && !given.target->several_pipelines;
+  if (!money && (!given.schedule_csv.empty() || source.of_shapes() || one))
     for (const auto& entry : table)
       if (entry.one_pipeline) return entry;
   return table.front();
+}
+
+/// Reads the target, and takes from it what the command line leaves open.
+inline void take_target(plan_arguments& given, outputs& files) {
+  using namespace hetsched;
+  if (!find_plan_target(given.target_name)) files.reads(given.target_name);
+  given.target = read_target(given.target_name);
+  if (given.costs.profile.empty() && given.costs.stack.empty()) given.costs.stack = given.target->stack;
+  if (given.costs.granularity.empty() && given.target->cuts != target_cuts::layers) given.costs.granularity = "block";
+  if (const auto rule = schedule_name(given.options.warmup); given.warmup != "exact" && !allows(*given.target, rule))
+    throw input_error("--warmup: " + given.target->name + " does not run " + std::string(rule));
+  for (const auto& [option, asked] :
+       {std::pair{"--frontier", !given.frontier.empty()}, std::pair{"--quantile", given.quantile > 0},
+        std::pair{"--objective", is_inference(given.objective)}})
+    if (asked) throw input_error(std::string(option) + ": does not go with --for");
 }
 
 /// What noise makes of a plan that was chosen for it.
@@ -89,6 +105,7 @@ inline void settle(plan_arguments& given) {
   const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
   settle(given);
   outputs files;
+  if (!given.target_name.empty()) take_target(given, files);
   for (const auto& path : {given.cluster, given.model, given.costs.profile, given.costs.stack}) files.reads(path);
   for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv, given.frontier}) files.expect(path);
   if (!given.schedule.empty()) check_schedule_name(given.schedule);
@@ -261,6 +278,11 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", given.microbatch_size,
                  "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
+  std::vector<std::string> target_names;
+  for (const auto& t : hetsched::plan_targets()) target_names.push_back(t.name);
+  app.add_option("--for", given.target_name,
+                 "the program that is to run the plan, among whose plans the best is searched for, priced as it runs them: " +
+                     listed(target_names) + ", or a target.json");
   std::string planners;
   std::vector<std::string> planner_names, schedule_names{std::string(hetsched::auto_schedule_name)};
   for (const auto& entry : table) {

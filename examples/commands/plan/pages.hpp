@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,6 +15,7 @@
 #include <hetsched/io.hpp>
 #include <hetsched/io/page/frontier_svg.hpp>
 #include <hetsched/plan/order.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/plan/transport.hpp>
 #include <hetsched/schedule/simulate/critical_path.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
@@ -169,6 +171,27 @@ inline constexpr double telling_gap = 0.0105;
   return text;
 }
 
+/// What the plan was searched for; else which targets run it as it is, which in their own way and which not, with what is in the
+/// way of the first: "hetsched, torch; not megatron (stage 1: a begin inside block 17), deepspeed".
+[[nodiscard]] inline std::vector<std::string> target_row(const hetsched::plan& p) {
+  using namespace hetsched;
+  if (!p.setting.target.empty()) {
+    const auto known = find_plan_target(p.setting.target);
+    return {"target", p.setting.target, known ? known->program : ""};
+  }
+  std::array<std::vector<std::string>, 3> groups;
+  for (const auto& t : plan_targets()) {
+    const auto found = gaps(p, t);
+    auto& own = groups[found.empty() ? 0 : found.front().runs_anyway ? 1 : 2];
+    const bool first = own.empty() && !found.empty();
+    own.push_back(t.name + (first ? " (" + found.front().place + ": " + found.front().found + ")" : ""));
+  }
+  std::string text;
+  for (const auto& [how, names] : {std::pair{"", &groups[0]}, {"in their own way ", &groups[1]}, {"not ", &groups[2]}})
+    if (!names->empty()) text += (text.empty() ? "" : "; ") + (how + listed(*names));
+  return {"runs in", std::to_string(groups[0].size()) + " of " + std::to_string(plan_targets().size()), text};
+}
+
 /// What is printed. `costs`: those of the plan.
 [[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p, const cost_source& costs) {
   using namespace hetsched;
@@ -184,6 +207,7 @@ inline constexpr double telling_gap = 0.0105;
     figures.push_back({"precision", p.setting.precision, costs.precision_text(hardware)});
   if (p.setting.stack) figures.push_back({"stack", p.setting.stack->name, costs.stack_bytes_text()});
   figures.push_back({"costs", p.setting.costs, costs.basis_text(hardware)});
+  figures.push_back(target_row(p));
   const auto schedules = schedules_text(p);
   if (p.evidence) figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);

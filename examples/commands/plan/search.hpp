@@ -29,7 +29,8 @@ namespace command {
 
 struct plan_arguments {
   std::string cluster, model, out, report, trace, schedule, schedule_csv, frontier;
-  std::string planner, microbatch_size, warmup = "exact";
+  std::string planner, microbatch_size, warmup = "exact", target_name;
+  std::optional<hetsched::plan_target> target = {};  ///< of that name or file
   cost_choice costs;
   hetsched::planner_choice options;
   int global_batch = 0;
@@ -163,6 +164,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   request.arithmetic = source.precision();
   request.flops_per_sample = source.flops_per_sample();
   request.setting = source.setting(hardware);
+  request.target = given.target;
   request.lacks = [&](int size) { return source.lacks(hardware, size); };
   request.progress = [&, objective = given.objective](const find_progress& at) {
     if (progress.due() || !at.schedule.empty()) show(progress, objective, at);

@@ -161,6 +161,7 @@ struct plan_setting {
   std::vector<std::string> whole_layers = {};      ///< subclusters whose devices were priced by whole layers, not by operators
   std::optional<training_stack> stack = {};        ///< of the trainer that is to run the plan
   std::vector<anchored_subcluster> anchored = {};  ///< whose devices were priced as fast as they were seen to be
+  std::string target = {};                         ///< name of the one that it was searched for
   friend bool operator==(const plan_setting&, const plan_setting&) = default;
 };
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <limits>
 #include <map>
 #include <optional>
@@ -25,6 +26,7 @@
 #include <hetsched/search/microbatch.hpp>
 #include <hetsched/search/mixed_costs.hpp>
 #include <hetsched/search/taper.hpp>
+#include <hetsched/search/within_target.hpp>
 
 namespace hetsched {
 
@@ -86,8 +88,17 @@ namespace detail {
 class plan_finder {
  public:
   plan_finder(const cluster& hardware, const costs_by_size& costs, const plan_request& request, const planner_entry& planner)
-      : hardware_(hardware), costs_(costs), request_(request), planner_(planner), choice_(request.how) {
-    choice_.schedule = request.schedule;
+      : hardware_(hardware),
+        costs_(costs),
+        request_(request),
+        planner_(planner),
+        choice_(request.how),
+        schedule_(request.schedule) {
+    if (const auto& t = request.target; t && schedule_.empty() && !t->schedules.empty()) {
+      schedule_ = schedule_name(request.how.warmup);
+      if (!allows(*t, schedule_)) schedule_ = t->schedules.front();
+    }
+    choice_.schedule = schedule_;
     choice_.known.clear();
     choice_.similar.clear();
   }
@@ -98,7 +109,8 @@ class plan_finder {
         (found && found->evidence && found->evidence->complete))
       return found;
     // What was ended early may be worse than what takes no time.
-    auto soon = first_plan(hardware_, costs_, request_, planner_);
+    if (found && request_.target) return found;
+    auto soon = request_.target ? first_within_target() : first_plan(hardware_, costs_, request_, planner_);
     if (!found && !soon) return soon;
     if (!soon || (found && objective_of(*found) <= objective_of(*soon))) return found;
     soon->evidence->stopped = true;
@@ -113,7 +125,7 @@ class plan_finder {
  private:
   [[nodiscard]] outcome<plan> searched() {
     const int one_size = request_.microbatch_size;
-    if (planner_.of_batch && one_size == 0 && !request_.mixed_stages &&
+    if (planner_.of_batch && one_size == 0 && !request_.mixed_stages && !request_.target &&
         (request_.schedule.empty() || has_warmups(request_.schedule))) {
       auto found = of_batch();
       if (found && found->evidence) found->evidence->stopped = !go_on();
@@ -130,6 +142,10 @@ class plan_finder {
     if (!found && !refusals_.empty()) return most_telling_refusal();  // says more than a size without costs
     if (found && found->evidence) found->evidence->stopped = !go_on();
     return found;
+  }
+
+  [[nodiscard]] evaluate_options judging() const {
+    return {.flops_per_sample = request_.flops_per_sample, .arithmetic = request_.arithmetic, .epsilon = request_.how.epsilon};
   }
 
   [[nodiscard]] bool go_on() const { return !request_.go_on || request_.go_on(); }
@@ -164,24 +180,16 @@ class plan_finder {
       return !soon && go_on();
     };
     auto choice = choice_;
-    if (const auto known = first_look_.find(size); known != first_look_.end()) choice.known = known->second;
-    if (asked.best) choice.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
-    auto found = planner_.make(hardware_, costs_(size), problem, choice);
-    if (found && soon) first_look_[size] = found->pipelines;
-    const evaluate_options how{
-        .flops_per_sample = problem.flops_per_sample, .arithmetic = problem.arithmetic, .epsilon = request_.how.epsilon};
-    if (request_.mixed_stages) {
-      choice.known.clear();
-      choice.similar.clear();  // both are of the cluster as it is, not as planners see it
-      found = with_mixed_stages(hardware_, costs_, problem, how, std::move(found),
-                                [&](const cluster& seen, const any_cost_model& mixed, const planning_problem& asked_again) {
-                                  return planner_.make(seen, mixed, asked_again, choice);
-                                });
+    // Stages of other degrees are no start for those that a target wants alike.
+    if (!request_.target || request_.target->equal.empty()) {
+      if (const auto known = first_look_.find(size); known != first_look_.end()) choice.known = known->second;
+      if (asked.best) choice.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
     }
-    if (found && !request_.schedule.empty() && !runs_already(*found)) {
-      found = under_schedule(*std::move(found), how);
-      if (found && found->evidence) tell_of_schedule(*found);
-    }
+    const auto how = judging();
+    const auto make = [&](const costs_by_size& costs, const planning_problem& own) {
+      return planned(costs, own, choice, how, soon);
+    };
+    auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, how, make) : make(costs_, problem);
     if (found) {
       found->setting = request_.setting;
       best_before_ = std::min(best_before_, objective_of(*found));
@@ -194,6 +202,47 @@ class plan_finder {
       refusals_[size] = found.why_not();
     }
     if (asked.first_plan && !soon) whole_.emplace(size, found);
+    return found;
+  }
+
+  // By the planner, under the schedule that is asked for.
+  [[nodiscard]] outcome<plan> planned(const costs_by_size& costs, const planning_problem& problem, planner_choice choice,
+                                      const evaluate_options& how, bool soon) {
+    const int size = problem.microbatch_size;
+    auto found = planner_.make(hardware_, costs(size), problem, choice);
+    if (found && soon) first_look_[size] = found->pipelines;
+    if (request_.mixed_stages) {
+      choice.known.clear();
+      choice.similar.clear();  // both are of the cluster as it is, not as planners see it
+      found = with_mixed_stages(hardware_, costs, problem, how, std::move(found),
+                                [&](const cluster& seen, const any_cost_model& mixed, const planning_problem& asked_again) {
+                                  return planner_.make(seen, mixed, asked_again, choice);
+                                });
+    }
+    if (found && !schedule_.empty() && !runs_already(*found)) {
+      found = under_schedule(costs, *std::move(found), how);
+      if (found && found->evidence) tell_of_schedule(*found);
+    }
+    return found;
+  }
+
+  // The first plan of any choice.
+  [[nodiscard]] outcome<plan> first_within_target() const {
+    auto request = request_;
+    request.schedule = schedule_;
+    request.target.reset();
+    outcome<plan> found = refusal{refusal::kind::stopped, "the search was stopped before it found a plan"};
+    int size = request_.microbatch_size;
+    for (const int other : microbatch_sizes(request_.global_batch))
+      if (size == 0 && (!request_.lacks || request_.lacks(other).empty())) size = other;
+    if (size == 0) return found;  // no size has costs
+    for (const auto& choice : choices(hardware_, costs_(size), *request_.target, request_.global_batch / size)) {
+      const auto own = [&](int asked) { return target_costs(costs_(asked), *request_.target, choice); };
+      found = first_plan(hardware_, own, request, planner_);
+      if (!found) continue;
+      found = with_own_layers(hardware_, costs_, own(found->pipelines.front().microbatch_size), *std::move(found), judging());
+      break;
+    }
     return found;
   }
 
@@ -210,27 +259,26 @@ class plan_finder {
   }
 
   [[nodiscard]] bool runs_already(const plan& p) const {
-    return std::all_of(p.pipelines.begin(), p.pipelines.end(),
-                       [&](const auto& line) { return line.schedule.name == request_.schedule; });
+    return std::all_of(p.pipelines.begin(), p.pipelines.end(), [&](const auto& line) { return line.schedule.name == schedule_; });
   }
 
   // Bounds speak of schedules that leave forwards and backwards of a stage whole.
   void tell_of_schedule(plan& p) const {
     auto& told = *p.evidence;
     told.objective_value = objective_of(p);
-    if (!has_warmups(request_.schedule) && request_.schedule != "gpipe") told.objective_bound = 0;
+    if (!has_warmups(schedule_) && schedule_ != "gpipe") told.objective_bound = 0;
     told.objective_bound = std::min(told.objective_bound, told.objective_value);
     told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
   }
 
-  [[nodiscard]] outcome<plan> under_schedule(plan p, evaluate_options how) const {
+  [[nodiscard]] outcome<plan> under_schedule(const costs_by_size& costs, plan p, evaluate_options how) const {
     const int size = p.pipelines.front().microbatch_size;
     const auto tell_schedule = [&](double best_s, double bound_s) {
-      tell({.search = {.incumbent = best_s, .bound = bound_s}, .microbatch_size = size, .schedule = request_.schedule});
+      tell({.search = {.incumbent = best_s, .bound = bound_s}, .microbatch_size = size, .schedule = schedule_});
       return go_on();
     };
     how.progress = tell_schedule;
-    return plan_under_schedule(hardware_, costs_, std::move(p), request_.schedule, how,
+    return plan_under_schedule(hardware_, costs, std::move(p), schedule_, how,
                                !request_.use_all_devices && request_.objective == plan_objective::iteration);
   }
 
@@ -266,6 +314,7 @@ class plan_finder {
   const plan_request& request_;
   const planner_entry& planner_;
   planner_choice choice_;
+  std::string schedule_;  // that stages are to run; empty: the planner's
   double best_before_ = infinity;
   std::map<int, refusal> refusals_;     // by the planner, of each size the last one
   std::map<int, outcome<plan>> whole_;  // sizes that were searched to the end at once
@@ -283,16 +332,57 @@ inline void validate(const plan_request& request) {
   throw input_error("there is no schedule " + request.schedule);
 }
 
+// A request for a target with what the target leaves no choice of. Throws: input_error for what does not go with it.
+[[nodiscard]] inline plan_request for_target(plan_request request, const planner_entry& planner) {
+  const auto& t = *request.target;
+  validate(t);
+  const auto require = [&](bool holds, const std::string& what) {
+    if (!holds) throw input_error("target " + t.name + " " + what);
+  };
+  require(t.several_pipelines || planner.one_pipeline,
+          "runs one pipeline, and planner " + std::string(planner.name) + " makes several");
+  require(t.uneven_shares || !request.mixed_stages, "shares the work of a stage equally: mixed stages do not");
+  require(t.cuts == target_cuts::layers || request.setting.granularity != "sublayer",
+          "cuts between blocks, and costs are of their parts (granularity sublayer)");
+  require(request.schedule.empty() || allows(t, request.schedule),
+          "does not run schedule " + request.schedule + "; it runs: " + space_of(t));
+  for (const auto rule : {warmup_rule::exact, warmup_rule::h1f1b, warmup_rule::one_f_one_b, warmup_rule::eager})
+    if (!allows(t, schedule_name(request.how.warmup)) && allows(t, schedule_name(rule))) request.how.warmup = rule;
+  request.setting.target = t.name;
+  return request;
+}
+
 }  // namespace detail
 
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                         const planner_entry& planner) {
   detail::validate(request);
-  return detail::plan_finder(hardware, costs, request, planner).run();
+  if (!request.target) return detail::plan_finder(hardware, costs, request, planner).run();
+  const auto own = detail::for_target(request, planner);
+  auto found = detail::plan_finder(hardware, costs, own, planner).run();
+  if (found && found->evidence) found->evidence->space += ", that " + own.target->name + " runs";
+  if (found || found.why_not().why != refusal::kind::infeasible) return found;
+  // How much the target's rules cost may be what a user wants to know.
+  auto any = request;
+  any.target.reset();
+  any.setting.target.clear();
+  const auto free = detail::plan_finder(hardware, costs, any, planner).run();
+  const auto& t = *request.target;
+  auto text = t.name + " can run none: " + found.why_not().reason;
+  if (free) {
+    char seconds[32];
+    std::snprintf(seconds, sizeof seconds, "%.4g s", free->predicted.iteration_s);
+    const auto in_the_way = gaps(*free, t);
+    text += "; without that: " + std::string(seconds);
+    if (!in_the_way.empty()) text += ", but " + to_text(in_the_way.front());
+  }
+  return refusal{refusal::kind::infeasible, std::move(text)};
 }
 
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transformer& model, plan_request request,
-                                        const training_cost_options& options) {
+                                        const training_cost_options& asked) {
+  auto options = asked;
+  if (request.target && request.target->cuts != target_cuts::layers) options.cut = granularity::block;
   request.arithmetic = options.precision;
   request.flops_per_sample = training_flops(make_chain(model, options.cut));
   const bool tile = formulas_for(hardware, true, options.formulas) == cost_formulas::tile;
@@ -306,12 +396,17 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transform
 }
 
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request) {
-  return find_plan(hardware, costs, request, request.planner.empty() ? planners().front() : planner_named(request.planner));
+  if (!request.planner.empty()) return find_plan(hardware, costs, request, planner_named(request.planner));
+  const auto table = planners();
+  const bool one = request.target && !request.target->several_pipelines;
+  const auto chosen = std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.one_pipeline || !one; });
+  return find_plan(hardware, costs, request, *chosen);
 }
 
 HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                                 const planner_entry& planner, const plan& known) {
   detail::validate(request);
+  if (request.target) throw input_error("a frontier of time and money is of all plans, and knows no target");
   std::vector<plan> all{known};
   for (const int size :
        request.microbatch_size > 0 ? std::vector{request.microbatch_size} : microbatch_sizes(request.global_batch)) {

@@ -3,11 +3,13 @@
 // Tested by tests/planners/find_plan_test.cpp.
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/planners/table.hpp>
 #include <hetsched/search/problem.hpp>
 
@@ -35,6 +37,7 @@ struct plan_request {
   precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance
   double flops_per_sample = 0;             ///< training_flops of the model, for the MFU; 0: not known
   plan_setting setting = {};               ///< what the costs are of, for the plan to remember
+  std::optional<plan_target> target = {};  ///< that is to run the plan; none: whatever plans can say
   /// Why there are no costs for a microbatch size; an empty text: there are.
   std::function<std::string(int microbatch_size)> lacks = {};
   std::function<void(const find_progress&)> progress = {};  ///< told now and then

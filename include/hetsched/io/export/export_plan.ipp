@@ -11,6 +11,7 @@
 #include <hetsched/io/export/megatron.hpp>
 #include <hetsched/io/export/torch.hpp>
 #include <hetsched/io/export/torchtitan.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/schedule/text.hpp>
 
 namespace hetsched {
@@ -34,6 +35,15 @@ inline constexpr export_target export_table[] = {
      }},
 };
 
+inline void expect_runnable(const plan& p, const plan_target& t) {
+  std::string refused;
+  for (const auto& gap : gaps(p, t))
+    if (!gap.runs_anyway) refused += (refused.empty() ? "" : "; ") + to_text(gap);
+  if (!refused.empty())
+    throw inexpressible(t.program + " cannot run this plan: " + refused + " (hetsched-plan --for " + t.name +
+                        " finds one that it can)");
+}
+
 }  // namespace detail
 
 HETSCHED_INLINE std::vector<std::string> export_targets() {
@@ -45,7 +55,10 @@ HETSCHED_INLINE std::vector<std::string> export_targets() {
 HETSCHED_INLINE plan_export export_plan(plan_file file, std::string_view target, std::optional<cluster> hardware,
                                         const std::string& path) {
   for (const auto& t : detail::export_table)
-    if (t.name == target) return t.write(place_plan(std::move(file), std::string(t.called), std::move(hardware), path));
+    if (t.name == target) {
+      if (const auto rules = find_plan_target(target)) detail::expect_runnable(file.plan, *rules);
+      return t.write(place_plan(std::move(file), std::string(t.called), std::move(hardware), path));
+    }
   throw input_error("there is no target " + std::string(target));
 }
 

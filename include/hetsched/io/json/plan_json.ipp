@@ -290,7 +290,7 @@ struct plan_reader {
   }
 
   [[nodiscard]] static plan_setting setting(const json_value& value) {
-    value.object({"costs", "granularity", "sequence", "precision", "attention", "whole_layers", "stack", "anchored"});
+    value.object({"costs", "granularity", "sequence", "precision", "attention", "whole_layers", "stack", "anchored", "target"});
     const auto name = [&](const char* key) {
       const auto found = value.find(key);
       return found ? found->name() : std::string();
@@ -306,7 +306,8 @@ struct plan_reader {
             .attention = name("attention"),
             .whole_layers = whole ? whole->list([](const json_value& x) { return x.name(); }) : std::vector<std::string>{},
             .stack = stack ? std::optional(read_stack(*stack)) : std::nullopt,
-            .anchored = std::move(anchored)};
+            .anchored = std::move(anchored),
+            .target = name("target")};
   }
 };
 
@@ -537,6 +538,7 @@ namespace hetsched::detail {
   if (!s.whole_layers.empty()) item["whole_layers"] = s.whole_layers;
   if (s.stack) item["stack"] = write_stack(*s.stack);
   for (const auto& a : s.anchored) item["anchored"][a.name] = a.speed;
+  put("target", s.target);
   return item;
 }
 

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <climits>
+#include <cstddef>
+#include <filesystem>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
+#include <hetsched/io/json/target_json.hpp>
+#include <hetsched/io/json_reader.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+
+namespace hetsched::detail {
+
+inline constexpr const char* cut_names[] = {"layers", "blocks", "blocks_with_ends"};  // by target_cuts
+
+struct degree_key {
+  const char* name;
+  int degrees::*of;
+};
+
+inline constexpr degree_key degree_keys[] = {
+    {"data", &degrees::data}, {"context", &degrees::context}, {"tensor", &degrees::tensor}, {"expert", &degrees::expert}};
+
+[[nodiscard]] inline std::vector<std::string_view> target_names() {
+  std::vector<std::string_view> names;
+  for (const auto& t : plan_targets()) names.push_back(t.name);
+  return names;
+}
+
+// The position of a name among those that there are.
+template <class Names>
+[[nodiscard]] int choice_of(const json_value& value, const Names& names) {
+  const auto text = value.text();
+  std::vector<std::string_view> known(std::begin(names), std::end(names));
+  for (std::size_t i = 0; i < known.size(); ++i)
+    if (known[i] == text) return static_cast<int>(i);
+  value.fail("there is no \"" + excerpt(text) + "\" here; " + suggestion(text, known));
+}
+
+[[nodiscard]] inline plan_target read_target_object(const json_value& value) {
+  value.object({"format", "version", "name", "like", "program", "stack", "several_pipelines", "uneven_shares", "cuts", "most",
+                "equal", "recompute", "zero", "schedules", "strict", "equal_at_ends", "zero_alone"});
+  plan_target t;
+  if (const auto like = value.find("like")) t = plan_targets()[as_size(choice_of(*like, target_names()))];
+  const auto name = value.at("name");
+  t.name = name.name();
+  if (const auto program = value.find("program")) t.program = program->name();
+  if (const auto stack = value.find("stack")) {
+    std::vector<std::string_view> known;
+    for (const auto& s : training_stacks()) known.push_back(s.name);
+    t.stack = known[as_size(choice_of(*stack, known))];
+  }
+  if (const auto several = value.find("several_pipelines")) t.several_pipelines = several->boolean();
+  if (const auto uneven = value.find("uneven_shares")) t.uneven_shares = uneven->boolean();
+  if (const auto cuts = value.find("cuts")) t.cuts = static_cast<target_cuts>(choice_of(*cuts, cut_names));
+  if (const auto most = value.find("most")) {
+    most->object({degree_keys[0].name, degree_keys[1].name, degree_keys[2].name, degree_keys[3].name});
+    t.most = plan_target{}.most;
+    for (const auto& key : degree_keys)
+      if (const auto degree = most->find(key.name)) t.most.*key.of = degree->count();
+  }
+  const auto trait = [](const json_value& x) { return static_cast<stage_trait>(choice_of(x, stage_traits)); };
+  if (const auto equal = value.find("equal")) t.equal = equal->list(trait);
+  if (const auto ends = value.find("equal_at_ends")) t.equal_at_ends = ends->list(trait);
+  if (const auto kinds = value.find("recompute"))
+    t.recompute = kinds->list([](const json_value& x) {
+      return static_cast<recomputation>(choice_of(x, std::array{"none", "selective", "full"}));
+    });
+  const auto zero_stage = [](const json_value& x) { return x.count(0, 3); };
+  if (const auto zero = value.find("zero")) t.zero = zero->list(zero_stage);
+  if (const auto alone = value.find("zero_alone")) t.zero_alone = alone->list(zero_stage);
+  if (const auto schedules = value.find("schedules")) {
+    auto known = schedule_names();
+    known.push_back(auto_schedule_name);
+    t.schedules = schedules->list([&](const json_value& x) { return std::string(known[as_size(choice_of(x, known))]); });
+  }
+  if (const auto strict = value.find("strict")) t.strict = strict->boolean();
+  try {
+    validate(t);
+  } catch (const input_error& wrong) {
+    value.fail(wrong.what());
+  }
+  // A name stands for the same rules wherever it is read.
+  if (const auto known = find_plan_target(t.name); known && *known != t)
+    name.expected("another name: " + t.name + " is one that the library knows, with other rules");
+  return t;
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE plan_target parse_target(std::string_view text, std::string_view file_name) {
+  const detail::json_document document(text, file_name);
+  (void)document.version_of("target", 1);
+  return detail::read_target_object(document.value());
+}
+
+HETSCHED_INLINE plan_target read_target(const std::string& name_or_path) {
+  if (auto known = find_plan_target(name_or_path)) return *std::move(known);
+  if (!std::filesystem::exists(name_or_path))
+    throw input_error("there is neither a target nor a file " + name_or_path + "; " +
+                      detail::suggestion(name_or_path, detail::target_names()));
+  return parse_target(read_text(name_or_path), name_or_path);
+}
+
+HETSCHED_INLINE std::string to_json(const plan_target& t) {
+  using json = nlohmann::ordered_json;
+  json out{{"format", "hetsched/target"}, {"version", 1}, {"name", t.name}};
+  if (!t.program.empty()) out["program"] = t.program;
+  out["stack"] = t.stack;
+  out["several_pipelines"] = t.several_pipelines;
+  out["uneven_shares"] = t.uneven_shares;
+  out["cuts"] = detail::cut_names[static_cast<int>(t.cuts)];
+  for (const auto& key : detail::degree_keys)
+    if (t.most.*key.of < INT_MAX) out["most"][key.name] = t.most.*key.of;
+  for (const auto& [key, traits] : {std::pair{"equal", &t.equal}, std::pair{"equal_at_ends", &t.equal_at_ends}}) {
+    out[key] = json::array();
+    for (const auto trait : *traits) out[key].push_back(name_of(trait));
+  }
+  auto& kinds = out["recompute"] = json::array();
+  for (const auto r : t.recompute) kinds.push_back(name_of(r));
+  out["zero"] = t.zero;
+  out["zero_alone"] = t.zero_alone;
+  out["schedules"] = t.schedules;
+  out["strict"] = t.strict;
+  return detail::dump(out);
+}
+
+}  // namespace hetsched

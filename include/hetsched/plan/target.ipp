@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
+#include <hetsched/plan/stage_parts.hpp>
+#include <hetsched/plan/target.hpp>
+#include <hetsched/plan/validate.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+template <class T>
+[[nodiscard]] bool has(const std::vector<T>& all, const T& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+[[nodiscard]] inline std::string joined(const std::vector<std::string>& words, const std::string& last = " and ") {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : i + 1 == words.size() ? last : ", ") + words[i];
+  return text;
+}
+
+[[nodiscard]] inline std::vector<std::string> names_of(const std::vector<recomputation>& kinds) {
+  std::vector<std::string> names;
+  for (const auto r : kinds) names.emplace_back(name_of(r));
+  return names;
+}
+
+[[nodiscard]] inline std::vector<std::string> texts_of(const std::vector<int>& numbers) {
+  std::vector<std::string> texts;
+  for (const int n : numbers) texts.push_back(std::to_string(n));
+  return texts;
+}
+
+// How the stages of a schedule lie on its ranks.
+enum class stage_shape { line, loop, other };
+
+[[nodiscard]] inline stage_shape shape_of(std::string_view schedule_name) {
+  const auto* known = find_schedule(schedule_name);
+  if (!known || !known->cuts_stages) return stage_shape::line;
+  return known->build == from_chunks<interleaved_1f1b> || known->build == from_chunks<looped_bfs> ? stage_shape::loop
+                                                                                                  : stage_shape::other;
+}
+
+/// Compares a plan with a target.
+class gap_finder {
+ public:
+  gap_finder(const plan& p, const plan_target& t) : plan_(p), target_(t) {}
+
+  [[nodiscard]] std::vector<target_gap> run() {
+    const auto count = plan_.pipelines.size();
+    if (count > 1 && !target_.several_pipelines) add("plan", std::to_string(count) + " pipelines, which may differ", "1");
+    for (std::size_t l = 0; l < count; ++l) {
+      check(l);
+      for (std::size_t i = 0; i < plan_.pipelines[l].stages.size(); ++i) look_at_stage(l, i);
+      for (const auto trait : target_.equal) look_at_trait(l, trait);
+      look_at_ends(l);
+      look_at_schedule(l);
+    }
+    if (target_.strict)
+      for (auto& gap : found_) gap.runs_anyway = false;
+    std::stable_partition(found_.begin(), found_.end(), [](const target_gap& g) { return !g.runs_anyway; });
+    return std::move(found_);
+  }
+
+ private:
+  void add(std::string place, std::string found, std::string expected, bool runs_anyway = false) {
+    found_.push_back({std::move(place), std::move(found), std::move(expected), runs_anyway});
+  }
+
+  void check(std::size_t l) const {
+    const auto& stages = plan_.pipelines[l].stages;
+    if (stages.empty()) throw input_error("a pipeline needs at least one stage");
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      const auto& d = stages[i].degrees;
+      if (stages[i].layers.first < 0 || stages[i].layers.last <= stages[i].layers.first ||
+          std::min({d.data, d.context, d.tensor, d.expert}) < 1)
+        throw input_error(stage_name(plan_, l, i) + ": it needs at least one layer, and degrees of at least 1");
+    }
+  }
+
+  void look_at_stage(std::size_t l, std::size_t i) {
+    const auto& line = plan_.pipelines[l];
+    const auto& s = line.stages[i];
+    const auto place = stage_name(plan_, l, i);
+    if (!target_.uneven_shares) {
+      if (are_uneven(s.shares.data) || are_uneven(s.shares.context) || are_uneven(s.shares.tensor))
+        add(place, "uneven shares of its work", "equal ones");
+      else if (line.microbatch_size % s.degrees.data != 0)
+        add(place, "a data degree of " + std::to_string(s.degrees.data),
+            "one that divides microbatches of " + std::to_string(line.microbatch_size) + " samples");
+    }
+    for (const auto& [name, degree, most] :
+         {std::tuple{"data", s.degrees.data, target_.most.data}, std::tuple{"context", s.degrees.context, target_.most.context},
+          std::tuple{"tensor", s.degrees.tensor, target_.most.tensor},
+          std::tuple{"expert", s.degrees.expert, target_.most.expert}})
+      if (degree > most)
+        add(place, name + (" degree " + std::to_string(degree)), most == 1 ? "1" : "at most " + std::to_string(most));
+    look_at_cut(l, i, place);
+    if (!has(target_.recompute, s.recompute))
+      add(place, "recompute " + std::string(name_of(s.recompute)), joined(names_of(target_.recompute), " or "), true);
+    auto zero = target_.zero;
+    if (plan_.pipelines.size() == 1 && line.stages.size() == 1)
+      zero.insert(zero.end(), target_.zero_alone.begin(), target_.zero_alone.end());
+    if (matters(stage_trait::zero, how(s)) && !has(zero, s.zero))
+      add(place, "ZeRO stage " + std::to_string(s.zero), joined(texts_of(zero), " or "), true);
+  }
+
+  // Of transformers in parts of blocks, embedding and head aside.
+  void look_at_cut(std::size_t l, std::size_t i, const std::string& place) {
+    if (target_.cuts == target_cuts::layers) return;
+    const auto& stages = plan_.pipelines[l].stages;
+    const auto layers = stages[i].layers;
+    const int parts = plan_.setting.granularity == "sublayer" ? 3 : 1, end = stages.back().layers.last;
+    if ((end - 2) % parts != 0) {
+      if (i == 0) add("plan", std::to_string(end) + " layers", "embedding, blocks of " + std::to_string(parts) + " and head");
+      return;
+    }
+    if (layers.first > 0 && layers.first < end - 1 && (layers.first - 1) % parts != 0)
+      add(place, "a begin inside block " + std::to_string((layers.first - 1) / parts),
+          "cuts between blocks (hetsched-plan --granularity block)");
+    if (target_.cuts == target_cuts::blocks || end <= 2) return;
+    if (layers.last == 1) add(place, "the embedding alone", "at least a block with it");
+    if (layers.first == end - 1) add(place, "the head alone", "at least a block with it");
+  }
+
+  // Not stage_plan::where, which wants all devices of a stage in one subcluster.
+  [[nodiscard]] static placement how(const stage_plan& s) {
+    return {.degrees = s.degrees, .recompute = s.recompute, .zero = s.zero};
+  }
+
+  // Whether two stages agree in a trait; tells if not.
+  bool compare(std::size_t l, stage_trait trait, std::size_t first, std::size_t other) {
+    const auto& stages = plan_.pipelines[l].stages;
+    const int value = value_of(trait, how(stages[other])), wanted = value_of(trait, how(stages[first]));
+    if (value == wanted) return true;
+    const bool saves = trait == stage_trait::recompute || trait == stage_trait::zero;
+    const auto text = [&](int v) {
+      return trait == stage_trait::recompute ? std::string(name_of(static_cast<recomputation>(v))) : std::to_string(v);
+    };
+    const auto what = trait == stage_trait::zero ? "ZeRO stage" : std::string(name_of(trait)) + (saves ? "" : " degree");
+    add(stage_name(plan_, l, other), what + " " + text(value), text(wanted) + " as in stage " + std::to_string(first), saves);
+    return false;
+  }
+
+  // Tells of the first stage that differs from the first one of which the trait says anything.
+  void look_at_trait(std::size_t l, stage_trait trait) {
+    const auto& stages = plan_.pipelines[l].stages;
+    std::size_t first = stages.size();
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      if (!matters(trait, how(stages[i]))) continue;
+      if (first == stages.size()) first = i;
+      if (!compare(l, trait, first, i)) return;
+    }
+  }
+
+  void look_at_ends(std::size_t l) {
+    const auto& line = plan_.pipelines[l];
+    if (line.copy_sync.empty()) return;  // nothing that two stages share
+    const auto last = line.stages.size() - 1;
+    for (const auto trait : target_.equal_at_ends)
+      if (matters(trait, how(line.stages.front())) && matters(trait, how(line.stages.back()))) compare(l, trait, 0, last);
+  }
+
+  void look_at_schedule(std::size_t l) {
+    const auto& name = plan_.pipelines[l].schedule.name;
+    const auto& known = target_.schedules;
+    const auto shape = shape_of(name);
+    const bool same = std::any_of(known.begin(), known.end(), [&](const auto& own) { return shape_of(own) == shape; });
+    const auto place = plan_.pipelines.size() > 1 ? "pipeline " + std::to_string(l) : std::string("plan");
+    if (!allows(target_, name)) add(place, "schedule " + name, joined(known, " or "), same && shape != stage_shape::other);
+    if (shape == stage_shape::loop && !known.empty() && plan_.pipelines[l].stages.size() < 2)
+      add(place, "schedule " + name + " of one stage", "at least two");
+    if (shape != stage_shape::line && target_.cuts != target_cuts::layers && plan_.setting.granularity == "sublayer")
+      add(place, "schedule " + name + ", for which stages are cut anew inside blocks", "layers of --granularity block");
+  }
+
+  const plan& plan_;
+  const plan_target& target_;
+  std::vector<target_gap> found_;
+};
+
+}  // namespace detail
+
+HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
+  static const std::vector<plan_target> all = [] {
+    using enum stage_trait;
+    using enum recomputation;
+    // runtime/layout/plan_layout.hpp: ZeRO 3 is refused there.
+    const plan_target own{
+        .name = "hetsched", .program = "hetsched-train and this library's trainer", .zero = {0, 1, 2}, .strict = true};
+
+    // Megatron-LM core 0.14: --pipeline-model-parallel-layout names what each virtual stage has, in whole blocks; all other sizes
+    // are flags of the whole run (megatron/core/parallel_state.py, megatron/training/arguments.py). The distributed optimizer
+    // shares out state as ZeRO 1. Schedules are those of megatron/core/pipeline_parallel/schedules.py, of which the interleaved
+    // one needs two ranks.
+    const plan_target megatron{.name = "megatron",
+                               .program = "Megatron-LM core 0.14 and later",
+                               .stack = "megatron",
+                               .several_pipelines = false,
+                               .uneven_shares = false,
+                               .cuts = target_cuts::blocks,
+                               .equal = {data, context, tensor, expert, recompute, zero},
+                               .zero = {0, 1},
+                               .schedules = {"1f1b", "interleaved_1f1b"}};
+
+    // torch.distributed.pipelining of PyTorch 2.9 with the script of hetsched-export: whole modules of the user's, nothing inside
+    // them is parallel, and no state is shared out. Any order of one direction can be read from a table.
+    const plan_target torch{
+        .name = "torch",
+        .program = "torch.distributed.pipelining of PyTorch 2.9 and later",
+        .stack = "ddp",
+        .several_pipelines = false,
+        .uneven_shares = false,
+        .most = {.data = INT_MAX},
+        .equal = {data},
+        .recompute = {none},
+        .zero = {0},
+        .schedules = {"exact_1f1b", "auto", "gpipe", "1f1b", "eager_1f1b", "h1f1b", "virtual_1f1b", "interleaved_1f1b",
+                      "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"}};
+
+    // torchtitan: module_fqns_per_model_part cuts between blocks, pipeline_parallel_schedule_csv takes any order, degrees are of
+    // the whole run (torchtitan/config/job_config.py). Replicas are FSDP2's; under a pipeline it keeps weights and gradients
+    // whole until the last microbatch. Plain data parallelism does not go with other kinds.
+    auto torchtitan = torch;
+    torchtitan.name = torchtitan.stack = "torchtitan";
+    torchtitan.program = "torchtitan on PyTorch 2.9 and later";
+    torchtitan.cuts = target_cuts::blocks;
+    torchtitan.most = own.most;
+    torchtitan.equal = megatron.equal;
+    torchtitan.recompute = own.recompute;
+    torchtitan.zero = {1};
+    torchtitan.zero_alone = {2, 3};
+
+    // FlagScale's fork of Megatron-LM, hetero_process_meshes and hetero_pipeline_layer_split (flagscale/train/arguments.py):
+    // every mesh has its own tensor and data degree, context degrees are equal, a stage of the embedding alone and virtual stages
+    // are refused. Expert degrees may differ unless one is 1; here they do not.
+    auto flagscale = megatron;
+    flagscale.name = "flagscale";
+    flagscale.program = "FlagScale's training on Megatron-LM";
+    flagscale.cuts = target_cuts::blocks_with_ends;
+    flagscale.equal = {context, expert, recompute, zero};
+    flagscale.equal_at_ends = {data, tensor};
+    flagscale.schedules = {"1f1b"};
+
+    // DeepSpeed's PipelineModule and PipelineEngine: layers of a list in a row, under 1F1B (runtime/pipe/schedule.py); the engine
+    // takes no ZeRO stage above 1, which only one without a pipeline does; activation_checkpoint_interval of 1 is full
+    // recomputation.
+    auto deepspeed = megatron;
+    deepspeed.name = deepspeed.stack = "deepspeed";
+    deepspeed.program = "DeepSpeed 0.16 and later, PipelineModule";
+    deepspeed.most = torch.most;
+    deepspeed.equal = {data, recompute, zero};
+    deepspeed.recompute = {none, full};
+    deepspeed.zero_alone = {2, 3};
+    deepspeed.schedules = {"1f1b"};
+    return std::vector{own, megatron, torch, torchtitan, flagscale, deepspeed};
+  }();
+  return all;
+}
+
+HETSCHED_INLINE std::optional<plan_target> find_plan_target(std::string_view name) {
+  for (const auto& t : plan_targets())
+    if (t.name == name) return t;
+  return std::nullopt;
+}
+
+HETSCHED_INLINE void validate(const plan_target& t) {
+  if (t.name.empty()) throw input_error("a target needs a name");
+  const auto require = [&](bool holds, const std::string& what) {
+    if (!holds) throw input_error("target " + t.name + ": " + what);
+  };
+  require(find_training_stack(t.stack).has_value(), "there is no stack " + t.stack);
+  require(std::min({t.most.data, t.most.context, t.most.tensor, t.most.expert}) >= 1, "degrees must be at least 1");
+  require(!t.recompute.empty() && !t.zero.empty(), "it needs a kind of recomputation and a ZeRO stage, if only none and 0");
+  for (const auto* stages : {&t.zero, &t.zero_alone})
+    for (const int z : *stages) require(z >= 0 && z <= 3, "there is no ZeRO stage " + std::to_string(z));
+  for (const auto& name : t.schedules)
+    require(name == auto_schedule_name || detail::find_schedule(name), "there is no schedule " + name);
+}
+
+HETSCHED_INLINE int value_of(stage_trait trait, const placement& where) {
+  switch (trait) {
+    case stage_trait::data:
+      return where.degrees.data;
+    case stage_trait::context:
+      return where.degrees.context;
+    case stage_trait::tensor:
+      return where.degrees.tensor;
+    case stage_trait::expert:
+      return where.degrees.expert;
+    case stage_trait::recompute:
+      return static_cast<int>(where.recompute);
+    case stage_trait::zero:
+      return where.zero;
+  }
+  return 0;
+}
+
+HETSCHED_INLINE bool matters(stage_trait trait, const placement& where) {
+  return trait != stage_trait::zero || replicas(where.degrees) > 1;
+}
+
+HETSCHED_INLINE bool allows(const plan_target& t, const placement& where, bool alone) {
+  const auto& d = where.degrees;
+  const bool small =
+      d.data <= t.most.data && d.context <= t.most.context && d.tensor <= t.most.tensor && d.expert <= t.most.expert;
+  return small && detail::has(t.recompute, where.recompute) &&
+         (!matters(stage_trait::zero, where) || detail::has(t.zero, where.zero) ||
+          (alone && detail::has(t.zero_alone, where.zero)));
+}
+
+HETSCHED_INLINE bool allows(const plan_target& t, std::string_view schedule_name) {
+  return t.schedules.empty() || detail::has(t.schedules, std::string(schedule_name));
+}
+
+HETSCHED_INLINE std::string to_text(const target_gap& gap) { return gap.place + ": " + gap.found + ", expected " + gap.expected; }
+
+HETSCHED_INLINE std::vector<target_gap> gaps(const plan& p, const plan_target& t) { return detail::gap_finder(p, t).run(); }
+
+HETSCHED_INLINE bool can_run(const plan& p, const plan_target& t) {
+  const auto found = gaps(p, t);
+  return found.empty() || found.front().runs_anyway;
+}
+
+HETSCHED_INLINE std::string space_of(const plan_target& t) {
+  std::vector<std::string> rules;
+  if (!t.several_pipelines) rules.emplace_back("one pipeline");
+  if (t.cuts == target_cuts::blocks) rules.emplace_back("whole blocks");
+  if (t.cuts == target_cuts::blocks_with_ends) rules.emplace_back("whole blocks, with embedding and head");
+  if (!t.uneven_shares) rules.emplace_back("equal shares");
+  std::vector<std::string> equal;
+  for (const auto trait : t.equal) equal.emplace_back(name_of(trait));
+  if (!equal.empty()) rules.push_back("all stages alike in " + detail::joined(equal));
+  for (const auto& [name, most] : {std::pair{"data", t.most.data}, std::pair{"context", t.most.context},
+                                   std::pair{"tensor", t.most.tensor}, std::pair{"expert", t.most.expert}})
+    if (most < INT_MAX) rules.push_back(name + (" degrees up to " + std::to_string(most)));
+  if (t.recompute.size() < 3) rules.push_back("recompute " + detail::joined(detail::names_of(t.recompute), " or "));
+  if (t.zero.size() < 4) rules.push_back("ZeRO stage " + detail::joined(detail::texts_of(t.zero), " or "));
+  if (!t.zero_alone.empty())
+    rules.push_back("in plans of one stage also " + detail::joined(detail::texts_of(t.zero_alone), " or "));
+  if (!t.schedules.empty()) rules.push_back("under " + detail::joined(t.schedules, " or "));
+  std::string text;
+  for (const auto& rule : rules) text += (text.empty() ? "" : "; ") + rule;
+  return text;
+}
+
+}  // namespace hetsched

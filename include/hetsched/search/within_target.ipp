@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/search/within_target.hpp>
+
+namespace hetsched {
+
+namespace detail {
+
+// Whether a target runs a placement; `alone`: and only as that of a single stage.
+[[nodiscard]] inline bool is_of(const plan_target& t, const placement& where, bool alone) {
+  return alone ? allows(t, where, true) && !allows(t, where) : allows(t, where);
+}
+
+inline constexpr int any_value = -1;
+
+[[nodiscard]] inline std::vector<int> values_of(const std::vector<stage_trait>& traits, const placement& where) {
+  std::vector<int> values;
+  for (const auto trait : traits) values.push_back(matters(trait, where) ? value_of(trait, where) : any_value);
+  return values;
+}
+
+// Whether a stage of these values may stand beside others of a choice.
+[[nodiscard]] inline bool fits(const std::vector<int>& values, const std::vector<int>& choice) {
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (values[i] != choice[i] && values[i] != any_value) return false;
+  return true;
+}
+
+// How much memory stages of a choice save, to be compared: what they compute again, then by cutting and sharing.
+[[nodiscard]] inline std::vector<int> savings(const target_choice& choice) {
+  std::vector<int> saved;
+  for (const auto trait : {stage_trait::recompute, stage_trait::tensor, stage_trait::zero, stage_trait::data})
+    for (std::size_t i = 0; i < choice.traits.size(); ++i)
+      if (choice.traits[i] == trait) saved.push_back(choice.values[i]);
+  return saved;
+}
+
+// The rows of values that placements have. Stages of which a trait says nothing may stand beside any others: they are a row of
+// their own only if there are no others.
+[[nodiscard]] inline std::vector<std::vector<int>> rows_of(const std::vector<stage_trait>& traits,
+                                                           const std::vector<placement>& all) {
+  std::vector<std::vector<int>> rows;
+  for (const auto& where : all) rows.push_back(values_of(traits, where));
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  auto kept = rows;
+  std::erase_if(kept, [&](const auto& row) {
+    return std::any_of(rows.begin(), rows.end(), [&](const auto& other) { return other != row && fits(row, other); });
+  });
+  return kept;
+}
+
+/// No iteration on such placements is shorter, 0 where costs are no sums of layers: let a second of a device of subcluster k cost
+/// 1 / (the seconds of devices that all layers take there at the least). Then a microbatch costs at least the sum over layers of
+/// the least price, and what an iteration may cost is what its devices are worth.
+[[nodiscard]] inline double least_iteration_of(const std::vector<placement>& all, const cluster& hardware,
+                                               const any_cost_model& costs, int microbatches) {
+  if (!costs.additive()) return 0;
+  const auto layers = as_size(costs.layer_count());
+  std::vector<std::vector<double>> work(hardware.subclusters.size());  // by layer; empty where there is no placement
+  for (const auto& where : all) {
+    auto& least = at(work, where.mesh.subcluster);
+    least.resize(layers, infinity);
+    for (int l = 0; l < costs.layer_count(); ++l)
+      at(least, l) = std::min(at(least, l), where.mesh.device_count() * costs.layer(l, where).total_s());
+  }
+  double worth = 0;  // of a second of all devices
+  std::vector<double> price(layers, infinity);
+  for (std::size_t k = 0; k < work.size(); ++k) {
+    const double whole_s = std::accumulate(work[k].begin(), work[k].end(), 0.0);
+    if (!(whole_s > 0)) continue;
+    worth += hardware.subclusters[k].device_count() / whole_s;
+    for (std::size_t l = 0; l < layers; ++l) price[l] = std::min(price[l], work[k][l] / whole_s);
+  }
+  return worth > 0 ? microbatches * std::accumulate(price.begin(), price.end(), 0.0) / worth * (1 - tolerance::sums) : 0;
+}
+
+/// What is known of choices together, while they are searched one by one.
+struct searched_choices {
+  std::optional<refusal> why = {};  ///< that says most: of a search that was stopped, else of the choice that saves most memory
+
+  void note(double bound, bool complete) { seen_.push_back({bound, complete}); }
+
+  void note(const target_choice& choice, const refusal& refused) {
+    const auto saved = savings(choice);
+    const bool all_seen = refused.why == refusal::kind::infeasible;
+    if (!all_seen) note(0, false);
+    if (why && (why->why != refusal::kind::infeasible || (all_seen && saved <= most_saved_))) return;
+    why = refused;
+    most_saved_ = saved;
+  }
+
+  /// Tells it of the best plan; no choice was asked for one that is not below `beat`.
+  void tell(search_evidence& told, double value, double beat, int choices) const {
+    told.objective_value = told.objective_bound = value;
+    told.complete = true;
+    for (const auto& one : seen_) {
+      told.objective_bound = std::min(told.objective_bound, one.bound);
+      told.complete = told.complete && (one.complete || one.bound >= std::min(beat, value));
+    }
+    if (choices > 1) told.sum_bound = 0;  // of one choice only
+    told.work.emplace_back("choices", choices);
+  }
+
+ private:
+  struct one_choice {
+    double bound = 0;
+    bool complete = false;
+  };
+  std::vector<one_choice> seen_;
+  std::vector<int> most_saved_;
+};
+
+}  // namespace detail
+
+HETSCHED_INLINE target_costs::target_costs(any_cost_model costs, const plan_target& t, target_choice choice)
+    : costs_(std::move(costs)), target_(&t), choice_(std::move(choice)), layers_(costs_.layer_count()) {
+  constexpr int both_ends = 4;  // layers; of fewer nothing is left to cut
+  ends_ = t.cuts == target_cuts::blocks_with_ends && layers_ >= both_ends && !choice_.alone;
+  if (ends_) layers_ -= 2;
+  if (choice_.alone) layers_ = 1;
+}
+
+HETSCHED_INLINE layer_range target_costs::within(layer_range layers) const {
+  if (choice_.alone) return {0, costs_.layer_count()};
+  if (!ends_) return layers;
+  return {layers.first == 0 ? 0 : layers.first + 1, layers.last == layers_ ? layers.last + 2 : layers.last + 1};
+}
+
+HETSCHED_INLINE int target_costs::seen_as(int own_layer) const {
+  return joins_layers() ? std::clamp(own_layer - 1, 0, layers_ - 1) : own_layer;
+}
+
+HETSCHED_INLINE std::vector<placement> target_costs::placements(const submesh& mesh) const {
+  auto found = costs_.placements(mesh);
+  std::erase_if(found, [&](const placement& p) {
+    return !detail::is_of(*target_, p, choice_.alone) || !detail::fits(detail::values_of(choice_.traits, p), choice_.values);
+  });
+  return found;
+}
+
+HETSCHED_INLINE stage_cost target_costs::layer(int index, const placement& where) const {
+  const auto own = within({index, index + 1});
+  return own.size() == 1 ? costs_.layer(own.first, where) : costs_.stage(own, where);
+}
+
+HETSCHED_INLINE std::vector<parameter_copy> target_costs::copies(const placement& where) const {
+  auto found = costs_.copies(where);
+  for (auto& c : found) {
+    c.owner = seen_as(c.owner);
+    c.layer = seen_as(c.layer);
+  }
+  // A copy inside one layer: what that layer costs leaves it out already.
+  std::erase_if(found, [](const parameter_copy& c) { return c.owner == c.layer; });
+  return found;
+}
+
+HETSCHED_INLINE outcome<plan> with_own_layers(const cluster& hardware, const costs_by_size& costs_for, const target_costs& view,
+                                              plan p, const evaluate_options& options) {
+  if (!view.joins_layers()) return p;
+  const auto evidence = p.evidence;
+  for (auto& line : p.pipelines)
+    for (auto& s : line.stages) s.layers = view.within(s.layers);
+  auto judged = evaluate(hardware, costs_for, std::move(p), options);
+  if (!judged) return judged.why_not();
+  judged->plan.evidence = evidence;
+  return std::move(judged->plan);
+}
+
+HETSCHED_INLINE std::vector<target_choice> choices(const cluster& hardware, const any_cost_model& costs, const plan_target& t,
+                                                   int microbatches) {
+  std::vector<target_choice> found;
+  for (const bool alone : {false, true}) {
+    std::vector<placement> all;
+    for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
+      for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
+        for (const auto& where : costs.placements(mesh))
+          if (detail::is_of(t, where, alone)) all.push_back(where);
+    auto traits = t.equal;
+    if (!all.empty() && !costs.copies(all.front()).empty())
+      for (const auto trait : t.equal_at_ends)
+        if (std::find(traits.begin(), traits.end(), trait) == traits.end()) traits.push_back(trait);
+    for (auto& row : detail::rows_of(traits, all)) {
+      target_choice choice{.traits = traits, .values = std::move(row), .alone = alone};
+      std::vector<placement> own;
+      for (const auto& where : all)
+        if (detail::fits(detail::values_of(traits, where), choice.values)) own.push_back(where);
+      choice.least_s = detail::least_iteration_of(own, hardware, costs, microbatches);
+      found.push_back(std::move(choice));
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.least_s < b.least_s; });
+  return found;
+}
+
+HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const plan_target& t,
+                                            planning_problem problem, const evaluate_options& options,
+                                            const target_planner& make) {
+  detail::searched_choices searched;
+  std::optional<plan> best;
+  const auto all = choices(hardware, costs_for(problem.microbatch_size), t, problem.microbatches);
+  const bool by_time = problem.objective == plan_objective::iteration;
+  for (const auto& choice : all) {
+    if (!problem.may_go_on() && (best || searched.why)) {
+      searched.note(0, false);
+      break;
+    }
+    if (best && by_time && choice.least_s >= problem.beat) {
+      searched.note(choice.least_s, false);
+      continue;
+    }
+    const costs_by_size own = [&](int size) { return any_cost_model::owner_of(target_costs(costs_for(size), t, choice)); };
+    auto found = make(own, problem);
+    if (!found) {
+      searched.note(choice, found.why_not());
+      continue;
+    }
+    const auto evidence = found->evidence.value_or(search_evidence{});
+    searched.note(std::max(evidence.objective_bound, by_time ? choice.least_s : 0), evidence.complete);
+    found = with_own_layers(hardware, costs_for, target_costs(costs_for(problem.microbatch_size), t, choice), *std::move(found),
+                            options);
+    if (!found) return found;
+    if (const auto wrong = gaps(*found, t); !wrong.empty()) {
+      // What only the whole plan shows, as too few stages for its schedule; others of the choice may be well.
+      searched.note(by_time ? choice.least_s : 0, false);
+      if (!searched.why) searched.why = refusal{refusal::kind::infeasible, to_text(wrong.front())};
+      continue;
+    }
+    if (best && objective_of(*found) >= objective_of(*best)) continue;
+    best = *std::move(found);
+    problem.beat = std::min(problem.beat, objective_of(*best));
+  }
+  if (!best && searched.why) return *std::move(searched.why);
+  if (!best) return refusal{refusal::kind::infeasible, "no placement that the costs know is one that " + t.name + " runs"};
+  if (best->evidence) searched.tell(*best->evidence, objective_of(*best), problem.beat, static_cast<int>(all.size()));
+  return *std::move(best);
+}
+
+}  // namespace hetsched

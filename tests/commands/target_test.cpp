@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// hetsched-plan --for: what is found for a target is exported to it, and recorded; what cannot be is told.
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/plan/target.hpp>
+
+#include "workplace.hpp"
+
+namespace {
+
+using hetsched::test::workplace;
+using json = nlohmann::json;
+
+struct place : workplace {
+  place() {
+    put("m.json", R"({"model_type": "llama", "num_hidden_layers": 8, "hidden_size": 2048, "num_attention_heads": 16,
+      "intermediate_size": 5504, "vocab_size": 32000, "max_position_embeddings": 1024, "torch_dtype": "bfloat16"})");
+    put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+      {"name": "old", "device": "RTX3090", "nodes": 1, "devices_per_node": 2,
+       "intra_node": {"gbit_per_s": 100, "latency_us": 10}},
+      {"name": "new", "device": "A100-SXM4-40GB", "nodes": 1, "devices_per_node": 4,
+       "intra_node": {"gbit_per_s": 2400, "latency_us": 5}}],
+      "links": [{"between": ["old", "new"], "gbit_per_s": 25, "latency_us": 30}]})");
+  }
+  [[nodiscard]] auto plan(const std::string& options) const {
+    return run("hetsched-plan --cluster c.json --model m.json --global-batch 32 --microbatch-size 4 " + options);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("hetsched-plan --for: the plan goes to the target as it is, at no less than a free one costs under the same stack") {
+  const place w;
+  for (const auto& t : hetsched::plan_targets()) {
+    CAPTURE(t.name);
+    const auto found = w.plan("--for " + t.name + " --out p.json");
+    CAPTURE(found.errors);
+    REQUIRE(found.status == 0);
+    CHECK(found.output.find("\ntarget ") != std::string::npos);
+    CHECK(found.output.find("that " + t.name + " runs") != std::string::npos);
+    const auto p = hetsched::read_plan(w.path("p.json")).plan;
+    CHECK(p.setting.target == t.name);
+    REQUIRE(p.setting.stack);
+    CHECK(p.setting.stack->name == t.stack);
+    CHECK(hetsched::gaps(p, t).empty());
+    const auto free = w.plan("--stack " + t.stack + " --granularity " + p.setting.granularity + " --out free.json");
+    REQUIRE(free.status == 0);
+    CHECK(hetsched::read_plan(w.path("free.json")).plan.predicted.iteration_s <= p.predicted.iteration_s * (1 + 1e-9));
+    CHECK(free.output.find("\nruns in ") != std::string::npos);
+    if (t.name != "megatron" && t.name != "torch") continue;
+    const auto exported = w.run("hetsched-export --plan p.json --to " + t.name + " --out " + t.name);
+    CHECK(exported.status == 0);
+    CHECK(exported.errors == "");  // nor is anything left to the target's own way
+  }
+  CHECK(w.get("megatron/launch.sh").find("--grad-reduce-in-bf16") == std::string::npos);  // as its stack holds fp32 gradients
+}
+
+TEST_CASE("hetsched-plan --for: a target of one's own, and its stack unless another is asked for") {
+  const place w;
+  w.put("t.json", R"({"format": "hetsched/target", "version": 1, "name": "ours", "like": "megatron", "stack": "torchtitan",
+    "most": {"tensor": 1}, "schedules": ["gpipe"]})");
+  const auto found = w.plan("--for t.json --json");
+  CAPTURE(found.errors);
+  REQUIRE(found.status == 0);
+  const auto p = json::parse(found.output)["plan"];
+  CHECK(p["setting"]["target"] == "ours");
+  CHECK(p["setting"]["stack"] == "torchtitan");
+  CHECK(p["pipelines"][0]["schedule"]["name"] == "gpipe");
+  for (const auto& s : p["pipelines"][0]["stages"]) CHECK(s["degrees"]["tensor"] == 1);
+  const auto other = w.plan("--for t.json --stack ddp --json");
+  REQUIRE(other.status == 0);
+  CHECK(json::parse(other.output)["plan"]["setting"]["stack"] == "ddp");
+  // With no time at all, too.
+  const auto soon = w.plan("--for megatron --time-budget 0 --out p.json");
+  REQUIRE(soon.status == 0);
+  CHECK(hetsched::gaps(hetsched::read_plan(w.path("p.json")).plan, *hetsched::find_plan_target("megatron")).empty());
+}
+
+TEST_CASE("hetsched-plan --for: what there is no plan for, and what does not go together") {
+  const place w;
+  w.put("t.json", R"({"format": "hetsched/target", "version": 1, "name": "small", "like": "torch", "stack": "deepspeed",
+    "most": {"data": 8, "context": 1, "tensor": 1, "expert": 1}})");
+  w.put("big.json", R"({"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 16384, "num_attention_heads": 128,
+    "intermediate_size": 65536, "vocab_size": 8000, "max_position_embeddings": 1024, "torch_dtype": "bfloat16"})");
+  const auto none =
+      w.run("hetsched-plan --cluster c.json --model big.json --global-batch 32 --for t.json --stack hetsched --out p.json");
+  CAPTURE(none.errors);
+  CHECK(none.status == 1);
+  CHECK(none.errors.find("small can run none: ") != std::string::npos);
+  CHECK(none.errors.find("; without that: ") != std::string::npos);
+  CHECK(w.files().count("p.json") == 0);
+  const auto refused = [&](const std::string& options, const std::string& why) {
+    const auto r = w.plan(options);
+    CAPTURE(options);
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(r.errors.find(why) != std::string::npos);
+  };
+  refused("--for megatorn", "did you mean \"megatron\"");
+  refused("--for megatron --planner parallel_pipelines", "planner parallel_pipelines makes several");
+  refused("--for megatron --schedule zb_h1", "does not run schedule zb_h1");
+  refused("--for megatron --warmup eager", "does not run eager_1f1b");
+  refused("--for megatron --granularity sublayer", "cuts between blocks");
+  refused("--for megatron --mixed-stages", "mixed stages");
+  refused("--for megatron --frontier f.svg", "--frontier");
+}

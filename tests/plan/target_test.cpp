@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/plan/target.hpp>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
+
+using namespace hetsched;
+
+namespace {
+
+// Stages of `blocks` layers each, embedding and head with the first and the last, on neighbouring devices.
+plan plan_of(int stages, int blocks, degrees d, const std::string& schedule = "1f1b", const std::string& granularity = "block") {
+  plan p;
+  auto& line = p.pipelines.emplace_back(pipeline_plan{.microbatches = 8, .microbatch_size = 4});
+  line.schedule.name = schedule;
+  for (int s = 0; s < stages; ++s) {
+    const int first = s == 0 ? 0 : 1 + s * blocks, last = 1 + (s + 1) * blocks + (s + 1 == stages ? 1 : 0);
+    line.stages.push_back({.layers = {first, last},
+                           .devices = {{submesh{0, 1, d.device_count()}, s * d.device_count()}},
+                           .degrees = d,
+                           .zero = d.data > 1 ? 1 : 0});
+  }
+  p.setting.granularity = granularity;
+  return p;
+}
+
+std::vector<std::string> texts(const plan& p, const std::string& name) {
+  std::vector<std::string> found;
+  for (const auto& gap : gaps(p, *find_plan_target(name))) found.push_back((gap.runs_anyway ? "~ " : "") + to_text(gap));
+  return found;
+}
+
+using list = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("targets: all make sense, have names of their own and stacks that there are") {
+  REQUIRE(plan_targets().size() == 6);
+  for (const auto& t : plan_targets()) {
+    CAPTURE(t.name);
+    CHECK_NOTHROW(validate(t));
+    CHECK(*find_plan_target(t.name) == t);
+    CHECK_FALSE(t.program.empty());
+    CHECK(find_training_stack(t.stack));
+  }
+  CHECK_FALSE(find_plan_target("caffe"));
+  CHECK(find_plan_target("torch")->stack == "ddp");
+  const auto wrong = [](auto change) {
+    auto t = *find_plan_target("megatron");
+    change(t);
+    CHECK_THROWS_AS(validate(t), input_error);
+  };
+  wrong([](plan_target& t) { t.name.clear(); });
+  wrong([](plan_target& t) { t.stack = "none"; });
+  wrong([](plan_target& t) { t.most.tensor = 0; });
+  wrong([](plan_target& t) { t.recompute.clear(); });
+  wrong([](plan_target& t) { t.zero = {4}; });
+  wrong([](plan_target& t) { t.schedules = {"whenever"}; });
+}
+
+TEST_CASE("what is equal in all stages and cut between blocks goes everywhere") {
+  const auto p = plan_of(4, 3, {.data = 2, .context = 1, .tensor = 1});
+  for (const auto* name : {"hetsched", "megatron", "flagscale", "deepspeed"}) CHECK(texts(p, name) == list{});
+  CHECK(texts(p, "torch").size() == 4);  // ZeRO 1 on each stage, which it runs without
+  CHECK(can_run(p, *find_plan_target("torch")));
+  CHECK(texts(plan_of(4, 3, {.data = 1, .context = 1, .tensor = 2}), "torch").front() == "stage 0: tensor degree 2, expected 1");
+  CHECK_FALSE(can_run(plan_of(4, 3, {.data = 1, .context = 1, .tensor = 2}), *find_plan_target("torch")));
+  CHECK(texts(plan_of(2, 3, {.data = 1, .context = 2, .tensor = 1}), "deepspeed").front() ==
+        "stage 0: context degree 2, expected 1");
+}
+
+TEST_CASE("degrees that differ: FlagScale's meshes may, but for context") {
+  auto p = plan_of(2, 3, {.data = 4, .context = 1, .tensor = 1});
+  p.pipelines[0].stages[1].degrees = {.data = 1, .context = 1, .tensor = 4};
+  p.pipelines[0].stages[1].zero = 0;  // nothing to share out: no difference
+  CHECK(texts(p, "megatron") ==
+        list{"stage 1: data degree 1, expected 4 as in stage 0", "stage 1: tensor degree 4, expected 1 as in stage 0"});
+  CHECK(texts(p, "flagscale") == list{});
+  CHECK(texts(p, "hetsched") == list{});
+  p.pipelines[0].copy_sync.push_back({.owner = 0, .layer = 7});  // a tied embedding
+  CHECK(texts(p, "flagscale") ==
+        list{"stage 1: data degree 1, expected 4 as in stage 0", "stage 1: tensor degree 4, expected 1 as in stage 0"});
+  p.pipelines[0].copy_sync.clear();
+  p.pipelines[0].stages[1].degrees = {.data = 1, .context = 4, .tensor = 1};
+  CHECK(texts(p, "flagscale").front() == "stage 1: context degree 4, expected 1 as in stage 0");
+}
+
+TEST_CASE("cuts: inside blocks, and ends that stand alone") {
+  auto p = plan_of(2, 6, {}, "1f1b", "sublayer");  // four blocks of three layers
+  CHECK(texts(p, "megatron") == list{});
+  p.pipelines[0].stages[0].layers.last = p.pipelines[0].stages[1].layers.first = 6;
+  CHECK(texts(p, "megatron") ==
+        list{"stage 1: a begin inside block 1, expected cuts between blocks (hetsched-plan --granularity block)"});
+  CHECK(texts(p, "torch") == list{});
+  p = plan_of(3, 2, {});
+  auto& stages = p.pipelines[0].stages;
+  stages[0].layers.last = stages[1].layers.first = 1;
+  CHECK(texts(p, "megatron") == list{});
+  CHECK(texts(p, "flagscale") == list{"stage 0: the embedding alone, expected at least a block with it"});
+  stages[1].layers.last = stages[2].layers.first = 7;
+  CHECK(texts(p, "flagscale").back() == "stage 2: the head alone, expected at least a block with it");
+  // Not a transformer in parts of blocks at all.
+  p = plan_of(2, 6, {}, "1f1b", "sublayer");
+  p.pipelines[0].stages[1].layers.last = 13;
+  CHECK(texts(p, "megatron") == list{"plan: 13 layers, expected embedding, blocks of 3 and head"});
+}
+
+TEST_CASE("what is run in another way comes last: recomputation, ZeRO, schedules of the same shape") {
+  auto p = plan_of(2, 3, {.data = 2, .context = 1, .tensor = 2}, "h1f1b");
+  p.pipelines[0].stages[0].recompute = recomputation::full;
+  p.pipelines[0].stages[1].zero = 3;
+  CHECK(texts(p, "megatron") ==
+        list{"~ stage 1: ZeRO stage 3, expected 0 or 1", "~ stage 1: recompute none, expected full as in stage 0",
+             "~ stage 1: ZeRO stage 3, expected 1 as in stage 0", "~ plan: schedule h1f1b, expected 1f1b or interleaved_1f1b"});
+  CHECK(can_run(p, *find_plan_target("megatron")));
+  p.pipelines[0].stages[1].degrees.tensor = 1;
+  CHECK(texts(p, "megatron").front() == "stage 1: tensor degree 1, expected 2 as in stage 0");
+  CHECK_FALSE(can_run(p, *find_plan_target("megatron")));
+  CHECK(texts(plan_of(2, 4, {}, "zb_v"), "megatron") == list{"plan: schedule zb_v, expected 1f1b or interleaved_1f1b"});
+  CHECK(texts(plan_of(2, 4, {}, "looped_bfs"), "megatron").front().substr(0, 2) == "~ ");
+  CHECK(texts(plan_of(2, 4, {}, "zb_v"), "torch") == list{});
+  CHECK(texts(plan_of(2, 4, {}, "dualpipe"), "torch").size() == 1);
+  CHECK(texts(plan_of(2, 6, {}, "interleaved_1f1b"), "megatron") == list{});
+  CHECK(texts(plan_of(1, 6, {}, "interleaved_1f1b"), "megatron") ==
+        list{"plan: schedule interleaved_1f1b of one stage, expected at least two"});
+  CHECK(texts(plan_of(2, 6, {}, "interleaved_1f1b", "sublayer"), "megatron").size() == 1);  // chunks may begin inside blocks
+}
+
+TEST_CASE("ZeRO stages that go with one stage only") {
+  auto p = plan_of(1, 6, {.data = 4, .context = 1, .tensor = 1});
+  p.pipelines[0].stages[0].zero = 3;
+  for (const auto* name : {"torchtitan", "deepspeed"}) CHECK(texts(p, name) == list{});
+  p = plan_of(2, 3, {.data = 4, .context = 1, .tensor = 1});
+  for (auto& s : p.pipelines[0].stages) s.zero = 3;
+  CHECK(texts(p, "torchtitan").front() == "~ stage 0: ZeRO stage 3, expected 1");
+  CHECK(texts(p, "deepspeed").size() == 2);
+}
+
+TEST_CASE("a strict target refuses what others run in their own way") {
+  auto p = plan_of(2, 3, {.data = 2, .context = 1, .tensor = 1});
+  p.pipelines[0].stages[1].zero = 3;  // this library's trainer
+  CHECK(texts(p, "hetsched") == list{"stage 1: ZeRO stage 3, expected 0, 1 or 2"});
+  CHECK_FALSE(can_run(p, *find_plan_target("hetsched")));
+}
+
+TEST_CASE("gaps: plans that are none are an error") {
+  auto p = plan_of(2, 3, {});
+  p.pipelines[0].stages[1].degrees.data = 0;
+  CHECK_THROWS_AS((void)gaps(p, *find_plan_target("megatron")), input_error);
+  p = plan_of(2, 3, {});
+  p.pipelines[0].stages[0].layers = {3, 3};
+  CHECK_THROWS_AS((void)gaps(p, *find_plan_target("hetsched")), input_error);
+  p.pipelines[0].stages.clear();
+  CHECK_THROWS_AS((void)can_run(p, *find_plan_target("hetsched")), input_error);
+}
+
+TEST_CASE("several pipelines and unequal shares stay at home") {
+  auto p = plan_of(2, 3, {.data = 2, .context = 1, .tensor = 1});
+  p.pipelines[0].stages[1].shares.data = {0.75, 0.25};
+  CHECK(texts(p, "megatron") == list{"stage 1: uneven shares of its work, expected equal ones"});
+  CHECK(texts(p, "hetsched") == list{});
+  p.pipelines[0].stages[1].shares.data.clear();
+  p.pipelines[0].microbatch_size = 3;
+  CHECK(texts(p, "torch").front() == "stage 0: a data degree of 2, expected one that divides microbatches of 3 samples");
+  p = plan_of(2, 3, {});
+  p.pipelines.push_back(p.pipelines.front());
+  CHECK(texts(p, "megatron") == list{"plan: 2 pipelines, which may differ, expected 1"});
+  CHECK(texts(p, "hetsched") == list{});
+}
+
+TEST_CASE("docs/targets.md has a row for each target, as the data say") {
+  std::ifstream file(HETSCHED_SOURCE_DIR "/docs/targets.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  REQUIRE_FALSE(page.empty());
+  const auto listed = [](const auto& all, auto text) {
+    std::string joined;
+    for (const auto& one : all) joined += (joined.empty() ? "" : ", ") + std::string(text(one));
+    return joined.empty() ? std::string("-") : joined;
+  };
+  const auto name = [](const auto& one) { return name_of(one); };
+  const auto itself = [](const std::string& one) { return one; };
+  for (const auto& t : plan_targets()) {
+    std::string most;
+    for (const auto& [axis, degree] :
+         {std::pair{"context", t.most.context}, {"tensor", t.most.tensor}, {"expert", t.most.expert}})
+      if (degree == 1) most += (most.empty() ? "no " : ", ") + std::string(axis);
+    const std::string cuts = t.cuts == target_cuts::layers   ? "layers"
+                             : t.cuts == target_cuts::blocks ? "blocks"
+                                                             : "blocks, with the ends";
+    const auto number = [](int one) { return std::to_string(one); };
+    const auto row = "| `" + t.name + "` | " + t.program + " | `" + t.stack + "` | " + cuts + " | " + listed(t.equal, name) +
+                     " | " + (most.empty() ? "all" : most) + " | " + listed(t.recompute, name) + " | " + listed(t.zero, number) +
+                     (t.zero_alone.empty() ? "" : "; on one stage also " + listed(t.zero_alone, number)) + " | " +
+                     (t.schedules.empty() ? "all" : listed(t.schedules, itself)) + " |";
+    CAPTURE(row);
+    CHECK(page.find(row + "\n") != std::string::npos);
+  }
+}
+
+TEST_CASE("space_of says a target's rules in words") {
+  CHECK(space_of(*find_plan_target("hetsched")) == "ZeRO stage 0, 1 or 2");
+  CHECK(space_of(*find_plan_target("flagscale")) ==
+        "one pipeline; whole blocks, with embedding and head; equal shares; all stages alike in context, expert, recompute and "
+        "zero; "
+        "ZeRO stage 0 or 1; under 1f1b");
+}
