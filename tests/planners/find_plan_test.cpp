@@ -241,10 +241,10 @@ TEST_CASE("what is asked for is checked") {
   CHECK_THROWS_WITH_AS(asks({.global_batch = 0}), "the global batch must be at least 1", input_error);
   CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .microbatch_size = 3}),
                        "microbatches of 3 samples do not divide the global batch of 8", input_error);
-  CHECK_THROWS_WITH_AS(
-      asks({.global_batch = 8, .planner = "magic"}),
-      "there is no planner magic; there are parallel_pipelines, interop_dp, hexiscale, hetauto, hetauto_exact, placement",
-      input_error);
+  CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .planner = "magic"}),
+                       "there is no planner magic; there are parallel_pipelines, interop_dp, hexiscale, hetauto, hetauto_exact, "
+                       "placement, uniform, amp",
+                       input_error);
   CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .schedule = "2f2b"}), "there is no schedule 2f2b", input_error);
 }
 

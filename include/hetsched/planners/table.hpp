@@ -51,8 +51,12 @@ struct planner_entry {
 /// All planners of the library; the first one is the default, and where one pipeline is asked for the first that makes one.
 [[nodiscard]] std::span<const planner_entry> planners();
 
+/// These and, behind them, the baselines (see baselines.hpp), which nobody asks unless by name.
+[[nodiscard]] std::span<const planner_entry> planners_and_baselines();
+
 /// The planner of that name in a table. Throws: input_error that names those there are.
-[[nodiscard]] const planner_entry& planner_named(std::string_view name, std::span<const planner_entry> table = planners());
+[[nodiscard]] const planner_entry& planner_named(std::string_view name,
+                                                 std::span<const planner_entry> table = planners_and_baselines());
 
 }  // namespace hetsched
 

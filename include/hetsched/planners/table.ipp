@@ -14,6 +14,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/plan/order.hpp>
+#include <hetsched/planners/baselines.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
 #include <hetsched/planners/hexiscale.hpp>
@@ -145,6 +146,12 @@ inline outcome<plan> by_parts(const cluster& hardware, const any_cost_model& cos
   return hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
 }
 
+template <auto Baseline>
+outcome<plan> by_baseline(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                          const planner_choice& given) {
+  return Baseline(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
+}
+
 inline std::string sizes_of_space(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                   int operators) {
   const auto space = plan_space_of(hardware, costs, operators, problem.use_all_devices);
@@ -172,11 +179,19 @@ inline constexpr planner_entry planner_table[] = {
      sizes_of_space, by_one_tree},
     {"hetauto_exact", "the best one pipeline of HetAuto's space, with a bound", by_parts, nullptr, true, false, sizes_of_space},
     {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true},
+    {"uniform", "to compare with: equal degrees and numbers of layers, as of Megatron-LM", by_baseline<uniform_pipelines>},
+    {"amp", "to compare with: equal degrees, layers by AMP's dynamic program", by_baseline<amp>},
 };
+inline constexpr std::size_t baselines = 2;  // at the end
 
 }  // namespace detail::table
 
-HETSCHED_INLINE std::span<const planner_entry> planners() { return detail::table::planner_table; }
+HETSCHED_INLINE std::span<const planner_entry> planners_and_baselines() { return detail::table::planner_table; }
+
+HETSCHED_INLINE std::span<const planner_entry> planners() {
+  const auto all = planners_and_baselines();
+  return all.first(all.size() - detail::table::baselines);
+}
 
 HETSCHED_INLINE const planner_entry& planner_named(std::string_view name, std::span<const planner_entry> table) {
   std::string known;

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/baselines/baselines_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
+#include <hetsched/planners/baselines/detail/uniform_grids.hpp>
+
+namespace hetsched::detail {
+
+/// A way through the first stages: its latency, both ways of transfers included, the longest stage, and where the last one began.
+struct amp_label {
+  double latency_s = 0, longest_s = 0;
+  int first = 0;           // layer
+  std::size_t before = 0;  // position among the labels of the stage before, at that layer
+};
+
+/// Both ways of the boundary behind a stage of a pipeline, before layer `cut`.
+[[nodiscard]] inline double way_s(const baseline_judge& judge, const uniform_grid& g, int stage, int pipeline, int cut) {
+  const auto& placed = judge.placed();
+  const auto from = g.at(stage, pipeline), to = g.at(stage + 1, pipeline);
+  const auto &a = at(placed.placements, g.placements[from]), &b = at(placed.placements, g.placements[to]);
+  const auto near = proximity_of({g.devices[from]}, {g.devices[to]}, at(placed.devices_per_node, a.subcluster));
+  const auto* prices = near == proximity::same_node ? placed.near_transfer(a.transfer_class, b.transfer_class)
+                                                    : placed.transfer(a.transfer_class, b.transfer_class);
+  return prices[placed.kind_before(cut)].round_trip;
+}
+
+/// The cut of AMP's least sum (t + 2c) + (M - 1) max t for a grid, with 1F1B's microbatches in flight in memory: the cut, or none
+/// where no cut fits or is below the limit. Labels of a stage and layer that are neither sooner nor better balanced than another
+/// are dropped, so the sum is the least.
+[[nodiscard]] inline std::vector<std::vector<int>> amp_cuts(baseline_judge& judge, const uniform_grid& g) {
+  const auto& placed = judge.placed();
+  const int layers = placed.layers, stages = g.stages, microbatches = judge.asked().microbatches / g.pipelines;
+  std::vector<std::vector<std::vector<amp_label>>> labels(as_size(stages + 1),
+                                                          std::vector<std::vector<amp_label>>(as_size(layers + 1)));
+  labels[0][0].push_back({});
+  for (int i = 0; i < stages; ++i) {
+    const int in_flight = std::min(stages - i, microbatches);
+    for (int first = i; first < layers; ++first) {
+      const auto& from = labels[as_size(i)][as_size(first)];
+      if (from.empty()) continue;
+      double transfer_s = 0;  // of the boundary before the stage
+      for (int r = 0; i > 0 && r < g.pipelines; ++r) transfer_s = std::max(transfer_s, way_s(judge, g, i - 1, r, first));
+      if (!(transfer_s < longest_time_s)) continue;
+      for (int last = i + 1 == stages ? layers : first + 1; last <= layers - (stages - i - 1); ++last) {
+        const double seconds = slowest_s(judge.table(), g, i, {first, last});
+        if (seconds * microbatches * (1 - tolerance::sums) >= judge.limit_s()) continue;
+        bool fits = true;
+        for (int r = 0; r < g.pipelines && fits; ++r) fits = judge.fits(g.placements[g.at(i, r)], {first, last}, in_flight);
+        if (!fits) continue;
+        auto& to = labels[as_size(i + 1)][as_size(last)];
+        for (std::size_t b = 0; b < from.size(); ++b) {
+          const amp_label next{from[b].latency_s + transfer_s + seconds, std::max(from[b].longest_s, seconds), first, b};
+          const auto no_worse = [](const amp_label& a, const amp_label& than) {
+            return a.latency_s <= than.latency_s && a.longest_s <= than.longest_s;
+          };
+          if (std::any_of(to.begin(), to.end(), [&](const auto& known) { return no_worse(known, next); })) continue;
+          std::erase_if(to, [&](const auto& known) { return no_worse(next, known); });
+          to.push_back(next);
+        }
+      }
+    }
+  }
+  const auto& ends = labels[as_size(stages)][as_size(layers)];
+  if (ends.empty()) return {};
+  const auto worth = [&](const amp_label& l) { return l.latency_s + (microbatches - 1) * l.longest_s; };
+  const auto* label =
+      &*std::min_element(ends.begin(), ends.end(), [&](const auto& a, const auto& b) { return worth(a) < worth(b); });
+  std::vector<int> cuts(as_size(stages + 1), layers);
+  for (int i = stages; i > 0; --i) {
+    cuts[as_size(i - 1)] = label->first;
+    label = &labels[as_size(i - 1)][as_size(label->first)][label->before];
+  }
+  return {cuts};
+}
+
+}  // namespace hetsched::detail
