@@ -122,7 +122,8 @@ int main(int argc, char** argv) {
   app.add_option("--global-batch", input.global_batch, "samples per iteration")->required()->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", input.microbatch_size,
                  "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
-  app.add_option("--planners", given.planners, "a,b,...: which, in that order (all but the baselines uniform and amp)")
+  app.add_option("--planners", given.planners,
+                 "a,b,...: which, in that order (all but the baselines uniform, amp, metis_like and alpa_like)")
       ->delimiter(',');
   add_search_options(app, input);
   app.add_option("--report", input.report, "HTML page with a picture, to write");

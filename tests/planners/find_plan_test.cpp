@@ -243,7 +243,7 @@ TEST_CASE("what is asked for is checked") {
                        "microbatches of 3 samples do not divide the global batch of 8", input_error);
   CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .planner = "magic"}),
                        "there is no planner magic; there are parallel_pipelines, interop_dp, hexiscale, hetauto, hetauto_exact, "
-                       "placement, uniform, amp",
+                       "placement, uniform, amp, metis_like, alpa_like",
                        input_error);
   CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .schedule = "2f2b"}), "there is no schedule 2f2b", input_error);
 }

@@ -40,6 +40,28 @@ namespace hetsched {
 [[nodiscard]] outcome<plan> amp(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                 const baseline_options& options = {});
 
+/// As Metis: one pipeline whose stages are groups of devices, of one size in each subcluster, and layers by capability: a stage
+/// gets the share of the model that its group has of all groups' speed, less where its memory asks for that. A group takes the
+/// fastest of its placements that holds its layers.
+/// Returns, throws, determinism: as uniform_pipelines; of sizes of groups in place of degrees.
+/// Complexity: O(S P) for each choice of sizes, for S stages with P placements each, and an evaluation where its bound leaves
+/// hope. Source: Um et al., Metis: Fast Automatic Distributed Training on Heterogeneous GPUs, ATC'24. Not followed: groups of
+/// unlike sizes in one subcluster, groups over unlike devices with uneven batches, and its way from data to tensor parallelism
+/// where memory lacks, in whose place stands the fastest placement that fits.
+[[nodiscard]] outcome<plan> metis_like(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                       const baseline_options& options = {});
+
+/// As Alpa, which takes devices for alike: one pipeline, whose stages are submeshes of the cluster, subcluster after subcluster,
+/// by a dynamic program over intervals of layers and submeshes. A submesh costs what it costs on the slowest subcluster. Layers
+/// are clustered into 32 of about equal cost first. The program knows no transfers between stages, as Alpa's.
+/// Returns, throws, determinism: as uniform_pipelines; of the program's best plan that fits. Not applicable to more than 1024
+/// devices.
+/// Complexity: for each longest stage tried O(S C^2 D W) for C clusters of layers, S <= C stages, D devices and W submeshes.
+/// Source: Zheng et al., Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning, OSDI'22. Not
+/// followed: its program inside a stage, in whose place stands the fastest placement that fits.
+[[nodiscard]] outcome<plan> alpa_like(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                      const baseline_options& options = {});
+
 }  // namespace hetsched
 
 #ifndef HETSCHED_COMPILED

@@ -181,8 +181,12 @@ inline constexpr planner_entry planner_table[] = {
     {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true},
     {"uniform", "to compare with: equal degrees and numbers of layers, as of Megatron-LM", by_baseline<uniform_pipelines>},
     {"amp", "to compare with: equal degrees, layers by AMP's dynamic program", by_baseline<amp>},
+    {"metis_like", "to compare with: a size of groups per subcluster, layers by capability, as Metis", by_baseline<metis_like>,
+     nullptr, true},
+    {"alpa_like", "to compare with: submeshes by a dynamic program that takes devices for alike, as Alpa", by_baseline<alpa_like>,
+     nullptr, true},
 };
-inline constexpr std::size_t baselines = 2;  // at the end
+inline constexpr std::size_t baselines = 4;  // at the end
 
 }  // namespace detail::table
 

@@ -261,3 +261,94 @@ TEST_CASE("amp: its dynamic program finds the cut of the least sum, and its plan
   CHECK(cut > 40 / sanitizer_share);
   CHECK(better > 10 / sanitizer_share);
 }
+
+TEST_CASE("metis_like and alpa_like: one pipeline on all devices, as evaluate has it; never better than the best pipelines") {
+  random_source random(4504);
+  int metis = 0, alpa = 0, unlike = 0, better = 0;
+  for (int n = 0; n < 120 / sanitizer_share; ++n) {
+    CAPTURE(n);
+    const auto given = small_instance(random, n);
+    INFO(text(given));
+    const additive_costs costs{given.costs};
+    const auto uniform = uniform_pipelines(given.hardware, costs, given.problem);
+    for (const auto& found :
+         {metis_like(given.hardware, costs, given.problem), alpa_like(given.hardware, costs, given.problem)}) {
+      if (!found) {
+        CHECK_FALSE(found.why_not().reason.empty());
+        continue;
+      }
+      const auto& line = found->pipelines.front();
+      (found->planner == "metis_like" ? metis : alpa) += 1;
+      check_baseline(given, costs, *found);
+      CHECK(found->pipelines.size() == 1);
+      for (const auto& s : line.stages)
+        unlike += s.devices.front().mesh.device_count() != line.stages.front().devices.front().mesh.device_count();
+      if (uniform) better += found->predicted.iteration_s < uniform->predicted.iteration_s * 0.99;
+      const auto best = parallel_pipelines(given.hardware, costs, given.problem);
+      REQUIRE(best);
+      CHECK(best->predicted.iteration_s <= found->predicted.iteration_s * (1 + 1e-9));
+    }
+  }
+  CHECK(metis > 40 / sanitizer_share);
+  CHECK(alpa > 40 / sanitizer_share);
+  CHECK(unlike > 10 / sanitizer_share);
+  CHECK(better > 10 / sanitizer_share);
+}
+
+TEST_CASE("metis_like gives a stage layers by the speed of its devices; alpa_like takes unlike devices for alike") {
+  // Two devices, one three times as fast, and eight equal layers.
+  cluster hardware;
+  cost_tables tables;
+  tables.layers = 8;
+  tables.classes = 1;
+  for (int k = 0; k < 2; ++k) {
+    hardware.subclusters.push_back({k == 0 ? "slow" : "fast", {}, 1, 1, {0, 1e9}, {0, 1e9}});
+    hardware.subclusters.back().device = {
+        .name = "d", .peak_flops = {1e12, 0, 1e12, 0}, .memory_bytes = 1000, .memory_bandwidth = 1e12};
+    const double seconds = k == 0 ? 3 : 1;
+    tables.rows.push_back({{.mesh = {k, 1, 1}}, 0, std::vector<stage_cost>(8, {seconds / 3, seconds * 2 / 3, 10, 1})});
+  }
+  hardware.links.push_back({0, 1, {0, 1e9}});
+  tables.prices.resize(7);
+  const additive_costs costs{tables};
+  const planning_problem problem{.microbatches = 32};
+  const auto layers = [](const outcome<plan>& found, std::size_t stage) {
+    return found->pipelines.front().stages[stage].layers.size();
+  };
+  const auto by_speed = metis_like(hardware, costs, problem);
+  REQUIRE(by_speed);
+  for (std::size_t i = 0; i < 2; ++i)
+    CHECK(layers(by_speed, i) == (by_speed->pipelines.front().stages[i].devices.front().mesh.subcluster == 0 ? 2 : 6));
+  const auto alike = alpa_like(hardware, costs, problem);
+  REQUIRE(alike);
+  CHECK(layers(alike, 0) == 4);
+  CHECK(layers(alike, 1) == 4);
+  // Memory: the fast one holds four layers and no more.
+  hardware.subclusters[1].device.memory_bytes = 50;
+  const auto held = metis_like(hardware, costs, problem);
+  REQUIRE(held);
+  for (std::size_t i = 0; i < 2; ++i) CHECK(layers(held, i) == 4);
+}
+
+TEST_CASE("baselines: one that is stopped says so, and what is asked for is checked") {
+  random_source random(4505);
+  auto given = small_instance(random, 0);
+  while (!uniform_pipelines(given.hardware, additive_costs{given.costs}, given.problem)) given = small_instance(random, 0);
+  const additive_costs costs{given.costs};
+  for (const auto plan_by : {uniform_pipelines, amp, metis_like, alpa_like}) {
+    auto stopped = given.problem;
+    stopped.go_on = [] { return false; };
+    const auto none = plan_by(given.hardware, costs, stopped, {});
+    REQUIRE_FALSE(none);
+    CHECK(none.why_not().why == refusal::kind::stopped);
+    auto known = given.problem;
+    known.beat = 1e-9 * uniform_pipelines(given.hardware, costs, given.problem)->predicted.iteration_s;
+    const auto beaten = plan_by(given.hardware, costs, known, {});
+    REQUIRE_FALSE(beaten);
+    CHECK(beaten.why_not().why == refusal::kind::infeasible);
+    auto wrong = given.problem;
+    wrong.microbatches = 0;
+    CHECK_THROWS_AS(static_cast<void>(plan_by(given.hardware, costs, wrong, {})), input_error);
+    CHECK_THROWS_AS(static_cast<void>(plan_by(given.hardware, costs, given.problem, {.epsilon = -1})), input_error);
+  }
+}

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/baselines/detail/uniform_grids.hpp>
@@ -49,7 +50,7 @@ struct amp_label {
       if (!(transfer_s < longest_time_s)) continue;
       for (int last = i + 1 == stages ? layers : first + 1; last <= layers - (stages - i - 1); ++last) {
         const double seconds = slowest_s(judge.table(), g, i, {first, last});
-        if (seconds * microbatches * (1 - tolerance::sums) >= judge.limit_s()) continue;
+        if (judge.hopeless(0, seconds, microbatches)) continue;
         bool fits = true;
         for (int r = 0; r < g.pipelines && fits; ++r) fits = judge.fits(g.placements[g.at(i, r)], {first, last}, in_flight);
         if (!fits) continue;

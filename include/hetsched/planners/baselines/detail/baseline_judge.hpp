@@ -50,6 +50,11 @@ class baseline_judge {
     return table_.memory(p, layers.first, layers.last, 1) <= at(placed_.placements, p).room;
   }
 
+  /// Whether no plan is the best, whatever the schedule, that has a stage of so many seconds behind others that take `before_s`.
+  [[nodiscard]] bool hopeless(double before_s, double seconds, int microbatches) const {
+    return (before_s + microbatches * seconds) * (1 - tolerance::sums) >= limit_s();
+  }
+  [[nodiscard]] bool found() const { return best_.has_value(); }
   /// What plans have to be faster than.
   [[nodiscard]] double limit_s() const { return best_ ? std::min(best_->predicted.iteration_s, asked_.beat) : asked_.beat; }
   [[nodiscard]] bool go_on() { return !(stopped_ = stopped_ || !asked_.may_go_on()); }

@@ -101,7 +101,7 @@ inline void consider_cut(baseline_judge& judge, const uniform_grid& g, const std
       const int p = g.placements[g.at(i, r)];
       const double seconds = judge.table().time(p, layers.first, layers.last);
       if (!judge.may_fit(p, layers)) return;
-      if ((before_s + microbatches * seconds) * (1 - tolerance::sums) >= judge.limit_s()) return;
+      if (judge.hopeless(before_s, seconds, microbatches)) return;
       before_s += seconds;
       line.stages.push_back(judge.stage(p, g.devices[g.at(i, r)], layers));
     }
