@@ -12,7 +12,7 @@
 namespace hetsched {
 
 // What others plan, to see what planning buys: by published rules, on our costs, judged by evaluate. All use every device of the
-// cluster. Their evidence has no bound. Where the warm-ups of the rule take too much memory, 1F1B's are tried.
+// cluster. Their evidence has no bound. Where the warm-ups of a rule take too much memory, 1F1B's are tried.
 
 /// As Megatron-LM is run: on all devices, equal degrees everywhere and equal numbers of layers in all stages. Ranks go over the
 /// devices in the order of subclusters, tensor ranks next to each other; behind them come either replicas or stages, as with

@@ -149,7 +149,9 @@ inline outcome<plan> by_parts(const cluster& hardware, const any_cost_model& cos
 template <auto Baseline>
 outcome<plan> by_baseline(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                           const planner_choice& given) {
-  return Baseline(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
+  const bool named = !given.schedule.empty() && given.schedule != auto_schedule_name;
+  return Baseline(hardware, costs, problem,
+                  {.schedule = named ? given.schedule : std::string(schedule_name(given.warmup)), .epsilon = given.epsilon});
 }
 
 inline std::string sizes_of_space(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,

@@ -350,5 +350,10 @@ TEST_CASE("baselines: one that is stopped says so, and what is asked for is chec
     wrong.microbatches = 0;
     CHECK_THROWS_AS(static_cast<void>(plan_by(given.hardware, costs, wrong, {})), input_error);
     CHECK_THROWS_AS(static_cast<void>(plan_by(given.hardware, costs, given.problem, {.epsilon = -1})), input_error);
+    CHECK_THROWS_AS(static_cast<void>(plan_by(given.hardware, costs, given.problem, {.schedule = "none"})), input_error);
+    for (auto& s : given.hardware.subclusters) s.device.memory_bytes *= 1000;
+    const auto other = plan_by(given.hardware, costs, given.problem, {.schedule = "gpipe"});
+    REQUIRE(other);
+    CHECK(other->pipelines.front().schedule.name == "gpipe");
   }
 }

@@ -17,6 +17,7 @@
 #include <hetsched/planners/baselines/options.hpp>
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/planners/interop_dp/detail/stage_rows.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched::detail {
@@ -26,7 +27,17 @@ class baseline_judge {
  public:
   baseline_judge(price_book& book, const interop_problem& placed, const stage_prices& table, const planning_problem& asked,
                  const baseline_options& options, std::string planner)
-      : book_(book), placed_(placed), table_(table), asked_(asked), options_(options), planner_(std::move(planner)) {}
+      : book_(book),
+        placed_(placed),
+        table_(table),
+        asked_(asked),
+        options_(options),
+        planner_(std::move(planner)),
+        schedules_{options.schedule} {
+    using enum warmup_rule;
+    for (const auto rule : {exact, h1f1b, eager})
+      if (options.schedule == schedule_name(rule)) schedules_.emplace_back(schedule_name(one_f_one_b));
+  }
 
   [[nodiscard]] const cluster& hardware() const { return book_.hardware(); }
   [[nodiscard]] const interop_problem& placed() const { return placed_; }
@@ -68,10 +79,10 @@ class baseline_judge {
   /// Looks at a plan of these pipelines, which need stages and microbatches only.
   void consider(std::vector<pipeline_plan> lines) {
     plan p{.planner = planner_, .pipelines = std::move(lines)};
-    for (const auto rule : {options_.warmup, warmup_rule::one_f_one_b}) {
+    for (const auto& schedule : schedules_) {
       for (auto& line : p.pipelines) {
         line.microbatch_size = asked_.microbatch_size;
-        line.schedule.name = schedule_name(rule);
+        line.schedule.name = schedule;
       }
       auto judged =
           evaluate(hardware(), book_.costs(), p,
@@ -113,6 +124,7 @@ class baseline_judge {
   const planning_problem& asked_;
   baseline_options options_;
   std::string planner_;
+  std::vector<std::string> schedules_;  // that are tried until one fits
   std::optional<plan> best_;
   std::optional<refusal> why_;
   std::int64_t plans_ = 0;
