@@ -20,15 +20,19 @@ struct amp_label {
   std::size_t before = 0;  // position among the labels of the stage before, at that layer
 };
 
-/// Both ways of the boundary behind a stage of a pipeline, before layer `cut`.
-[[nodiscard]] inline double way_s(const baseline_judge& judge, const uniform_grid& g, int stage, int pipeline, int cut) {
-  const auto& placed = judge.placed();
-  const auto from = g.at(stage, pipeline), to = g.at(stage + 1, pipeline);
-  const auto &a = at(placed.placements, g.placements[from]), &b = at(placed.placements, g.placements[to]);
-  const auto near = proximity_of({g.devices[from]}, {g.devices[to]}, at(placed.devices_per_node, a.subcluster));
-  const auto* prices = near == proximity::same_node ? placed.near_transfer(a.transfer_class, b.transfer_class)
-                                                    : placed.transfer(a.transfer_class, b.transfer_class);
-  return prices[placed.kind_before(cut)].round_trip;
+/// The prices of the ways between a stage and the next one, of all pipelines; equal ones once.
+[[nodiscard]] inline std::vector<const transfer_price*> ways_behind(const interop_problem& placed, const uniform_grid& g,
+                                                                    int stage) {
+  std::vector<const transfer_price*> all;
+  for (int r = 0; r < g.pipelines; ++r) {
+    const auto from = g.at(stage, r), to = g.at(stage + 1, r);
+    const auto &a = at(placed.placements, g.placements[from]), &b = at(placed.placements, g.placements[to]);
+    const auto near = proximity_of({g.devices[from]}, {g.devices[to]}, at(placed.devices_per_node, a.subcluster));
+    const auto* prices = near == proximity::same_node ? placed.near_transfer(a.transfer_class, b.transfer_class)
+                                                      : placed.transfer(a.transfer_class, b.transfer_class);
+    if (std::find(all.begin(), all.end(), prices) == all.end()) all.push_back(prices);
+  }
+  return all;
 }
 
 /// The cut of AMP's least sum (t + 2c) + (M - 1) max t for a grid, with 1F1B's microbatches in flight in memory: the cut, or none
@@ -42,18 +46,18 @@ struct amp_label {
   labels[0][0].push_back({});
   for (int i = 0; i < stages; ++i) {
     const int in_flight = std::min(stages - i, microbatches);
+    const auto& kinds = g.kinds[as_size(i)];
+    const auto ways = i > 0 ? ways_behind(placed, g, i - 1) : std::vector<const transfer_price*>();
     for (int first = i; first < layers; ++first) {
       const auto& from = labels[as_size(i)][as_size(first)];
       if (from.empty()) continue;
       double transfer_s = 0;  // of the boundary before the stage
-      for (int r = 0; i > 0 && r < g.pipelines; ++r) transfer_s = std::max(transfer_s, way_s(judge, g, i - 1, r, first));
+      for (const auto* prices : ways) transfer_s = std::max(transfer_s, prices[placed.kind_before(first)].round_trip);
       if (!(transfer_s < longest_time_s)) continue;
       for (int last = i + 1 == stages ? layers : first + 1; last <= layers - (stages - i - 1); ++last) {
-        const double seconds = slowest_s(judge.table(), g, i, {first, last});
+        const double seconds = slowest_s(judge.table(), kinds, {first, last});
         if (judge.hopeless(0, seconds, microbatches)) continue;
-        bool fits = true;
-        for (int r = 0; r < g.pipelines && fits; ++r) fits = judge.fits(g.placements[g.at(i, r)], {first, last}, in_flight);
-        if (!fits) continue;
+        if (!std::all_of(kinds.begin(), kinds.end(), [&](int p) { return judge.fits(p, {first, last}, in_flight); })) continue;
         auto& to = labels[as_size(i + 1)][as_size(last)];
         for (std::size_t b = 0; b < from.size(); ++b) {
           const amp_label next{from[b].latency_s + transfer_s + seconds, std::max(from[b].longest_s, seconds), first, b};

@@ -18,18 +18,18 @@ namespace hetsched::detail {
 /// All devices in equal stages: of each pipeline and stage, the devices and the placement, which differ in the subcluster only.
 struct uniform_grid {
   int pipelines = 1, stages = 1;
-  std::vector<device_group> devices{};  // [stage][pipeline]
-  std::vector<int> placements{};        // likewise
-  double bound_s = 0;                   // on the iteration, whatever the cut
+  std::vector<device_group> devices{};    // [stage][pipeline]
+  std::vector<int> placements{};          // likewise
+  std::vector<std::vector<int>> kinds{};  // of each stage, the placements that it has in any pipeline
+  double bound_s = 0;                     // on the iteration, whatever the cut
 
   [[nodiscard]] std::size_t at(int stage, int pipeline) const { return as_size(stage * pipelines + pipeline); }
 };
 
 /// A stage takes as long as its slowest replica.
-[[nodiscard]] inline double slowest_s(const stage_prices& table, const uniform_grid& g, int stage, layer_range layers) {
+[[nodiscard]] inline double slowest_s(const stage_prices& table, const std::vector<int>& placements, layer_range layers) {
   double seconds = 0;
-  for (int r = 0; r < g.pipelines; ++r)
-    seconds = std::max(seconds, table.time(g.placements[g.at(stage, r)], layers.first, layers.last));
+  for (const int p : placements) seconds = std::max(seconds, table.time(p, layers.first, layers.last));
   return seconds;
 }
 
@@ -50,11 +50,17 @@ struct uniform_grid {
       if (found == placements.end()) return;
       g.placements.push_back(static_cast<int>(found - placements.begin()));
     }
+    for (int i = 0; i < g.stages; ++i) {
+      const auto row = g.placements.begin() + i * g.pipelines;
+      auto& own = g.kinds.emplace_back(row, row + g.pipelines);
+      std::sort(own.begin(), own.end());
+      own.erase(std::unique(own.begin(), own.end()), own.end());
+    }
     if (judge.table().additive()) {
       double work = 0;
       for (int l = 0; l < layers; ++l) {
         double least = infinity;
-        for (int i = 0; i < g.stages; ++i) least = std::min(least, slowest_s(judge.table(), g, i, {l, l + 1}));
+        for (int i = 0; i < g.stages; ++i) least = std::min(least, slowest_s(judge.table(), g.kinds[as_size(i)], {l, l + 1}));
         work += least;
       }
       g.bound_s = work / g.stages * (microbatches / g.pipelines) * (1 - tolerance::sums);
