@@ -106,10 +106,8 @@ class alpa_program {
   [[nodiscard]] int mesh_number(const submesh& mesh) {
     const auto known = std::find(meshes_.begin(), meshes_.end(), mesh);
     if (known != meshes_.end()) return static_cast<int>(known - meshes_.begin());
-    auto offered = judge_.placements_on(mesh);
-    if (offered.empty()) return -1;
+    if (judge_.placements_on(mesh).empty()) return -1;
     meshes_.push_back(mesh);
-    placements_.push_back(std::move(offered));
     return static_cast<int>(meshes_.size()) - 1;
   }
 
@@ -129,7 +127,7 @@ class alpa_program {
           std::map<std::pair<int, int>, double> slowest;  // by shape
           for (int mesh = 0; mesh < static_cast<int>(meshes_.size()); ++mesh) {
             auto& best = cost(mesh, first, last, stages);
-            for (const int p : at(placements_, mesh)) {
+            for (const int p : judge_.placements_on(at(meshes_, mesh))) {
               const double seconds = judge_.table().time(p, range.first, range.last);
               if (seconds < best.seconds && judge_.fits(p, range, std::min(stages, microbatches))) best = {seconds, p};
             }
@@ -185,8 +183,7 @@ class alpa_program {
   int clusters_, most_stages_;
   std::vector<std::vector<start>> starts_;  // groups that begin at each device of the line
   std::vector<submesh> meshes_;
-  std::vector<std::vector<int>> placements_;  // by mesh
-  std::vector<stage_choice> costs_;           // [mesh][first cluster, last cluster][stages from here on]
+  std::vector<stage_choice> costs_;  // [mesh][first cluster, last cluster][stages from here on]
 };
 
 }  // namespace hetsched::detail

@@ -3,7 +3,10 @@
 // Tested by tests/planners/baselines/baselines_test.cpp.
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,6 +37,10 @@ class baseline_judge {
         options_(options),
         planner_(std::move(planner)),
         schedules_{options.schedule} {
+    for (std::size_t p = 0; p < placed.placements.size(); ++p) {
+      const auto& mesh = placed.placements[p].where.mesh;
+      by_mesh_[{mesh.subcluster, mesh.nodes, mesh.devices_per_node}].push_back(static_cast<int>(p));
+    }
     using enum warmup_rule;
     for (const auto rule : {exact, h1f1b, eager})
       if (options.schedule == schedule_name(rule)) schedules_.emplace_back(schedule_name(one_f_one_b));
@@ -44,12 +51,11 @@ class baseline_judge {
   [[nodiscard]] const stage_prices& table() const { return table_; }
   [[nodiscard]] const planning_problem& asked() const { return asked_; }
 
-  /// Placements on a submesh, as positions in placed().placements.
-  [[nodiscard]] std::vector<int> placements_on(const submesh& mesh) const {
-    std::vector<int> found;
-    for (std::size_t p = 0; p < placed_.placements.size(); ++p)
-      if (placed_.placements[p].where.mesh == mesh) found.push_back(static_cast<int>(p));
-    return found;
+  /// Placements on a submesh, as positions in placed().placements; valid as long as this.
+  [[nodiscard]] const std::vector<int>& placements_on(const submesh& mesh) const {
+    static const std::vector<int> none;
+    const auto found = by_mesh_.find({mesh.subcluster, mesh.nodes, mesh.devices_per_node});
+    return found == by_mesh_.end() ? none : found->second;
   }
 
   /// Whether a stage holds so many microbatches whatever the transfers beside it.
@@ -124,7 +130,8 @@ class baseline_judge {
   const planning_problem& asked_;
   baseline_options options_;
   std::string planner_;
-  std::vector<std::string> schedules_;  // that are tried until one fits
+  std::vector<std::string> schedules_;                      // that are tried until one fits
+  std::map<std::array<int, 3>, std::vector<int>> by_mesh_;  // subcluster, nodes, devices per node
   std::optional<plan> best_;
   std::optional<refusal> why_;
   std::int64_t plans_ = 0;

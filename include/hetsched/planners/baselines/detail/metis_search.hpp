@@ -73,11 +73,14 @@ namespace hetsched::detail {
     const double whole = table.time(p, 0, layers);
     int best = cuts.back() + 1;
     double nearest = infinity;
-    for (int l = best; l <= layers - (stages - 1 - i); ++l)
-      if (const double off = std::abs(table.time(p, 0, l) - share * whole); off < nearest) {
+    for (int l = best; l <= layers - (stages - 1 - i); ++l) {
+      const double before = table.time(p, 0, l), off = std::abs(before - share * whole);
+      if (off < nearest) {
         nearest = off;
         best = l;
       }
+      if (table.additive() && before >= share * whole) break;  // further ones are further off
+    }
     cuts.push_back(best);
   }
   cuts.push_back(layers);
@@ -100,9 +103,13 @@ inline void balance_groups(baseline_judge& judge, const std::vector<device_group
   std::vector<int> placements;
   std::vector<double> speeds;
   for (int i = 0; i < stages; ++i) {
-    placements.push_back(fastest(i, {0, layers}, false));
+    const bool alike = i > 0 && at(groups, i).mesh == at(groups, i - 1).mesh;
+    placements.push_back(alike ? placements.back() : fastest(i, {0, layers}, false));
     speeds.push_back(speed(placements.back()));
   }
+  // Stages that all take as long as these speeds have it at the least.
+  const double even_s = 1 / std::accumulate(speeds.begin(), speeds.end(), 0.0);
+  if (judge.hopeless((stages - 1) * even_s, even_s, microbatches)) return;
   constexpr int rounds = 12;
   constexpr double less = 0.85;  // of its speed, for a group that has too many layers for its memory
   for (int round = 0; round < rounds; ++round) {
