@@ -91,6 +91,28 @@ TEST_CASE("hetsched-compare: baselines are asked by name only, use all devices a
   }
 }
 
+TEST_CASE("--search published: of hetauto and hexiscale, and refused where a planner has no such search") {
+  const workplace w;
+  w.put("c.json", cluster_text);
+  w.put("m.json", model_text);
+  for (const char* planner : {"hetauto", "hexiscale"}) {
+    CAPTURE(planner);
+    const auto own = w.run(std::string("hetsched-plan --json --planner ") + planner + input);
+    const auto published = w.run(std::string("hetsched-plan --json --search published --planner ") + planner + input);
+    REQUIRE(published.status == 0);
+    const auto evidence = [](const auto& run) { return nlohmann::json::parse(run.output)["plan"]["evidence"]; };
+    CHECK(evidence(own) != evidence(published));
+  }
+  const auto refused = w.run("hetsched-plan --search published --planner interop_dp" + input);
+  CHECK(refused.status == 2);
+  CHECK(refused.errors.find("--search: published is of planners hetauto and hexiscale; this one is interop_dp") !=
+        std::string::npos);
+  CHECK(w.run("hetsched-plan --search slow --planner hetauto" + input).status == 2);
+  const auto both = w.run("hetsched-compare --json --search published --planners hetauto,interop_dp" + input);
+  REQUIRE(both.status == 0);
+  CHECK(nlohmann::json::parse(both.output)["planners"].size() == 2);
+}
+
 TEST_CASE("hetsched-compare: those that are named, in that order, and a reason where there is no plan") {
   const workplace w;
   w.put("c.json", cluster_text);

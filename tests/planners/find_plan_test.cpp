@@ -270,6 +270,21 @@ TEST_CASE("a planner of one's own is a line of a table") {
   CHECK(found->planner == "first");
 }
 
+TEST_CASE("searches as they were published are asked for by a choice") {
+  const auto hardware = two_kinds();
+  const auto costs = any_cost_model::owner_of(costs_on(hardware)(2));
+  const planning_problem problem{.microbatches = 8, .microbatch_size = 2};
+  const auto tree = planner_named("hetauto").make(hardware, costs, problem, {.seed = 3, .published = true});
+  hetauto_options options{.search = published_tree_search()};
+  options.search.seed = 3;
+  REQUIRE(tree);
+  CHECK(*tree == *hetauto(hardware, costs, problem, options));
+  CHECK(tree->evidence->work != planner_named("hetauto").make(hardware, costs, problem, {.seed = 3})->evidence->work);
+  const auto groups = planner_named("hexiscale").make(hardware, costs, problem, {.published = true});
+  REQUIRE(groups);
+  CHECK(*groups == *hexiscale(hardware, costs, problem, {.serial_transfers = true}));
+}
+
 TEST_CASE("plans of the frontier: none is both slower and dearer than another") {
   auto hardware = two_kinds();
   hardware.subclusters[0].device.price_per_hour = 1;

@@ -25,6 +25,7 @@ struct planner_choice {
   bool all_orders = false;           ///< of subclusters, also of more than four
   std::uint64_t seed = 0;
   hetauto_principles principles = {};
+  bool published = false;                   ///< hetauto and hexiscale search as their papers do
   std::string schedule = {};                ///< what the stages are to run; empty: the planner's
   int stages = 0;                           ///< of placement; 0: as many as are best
   std::vector<pipeline_plan> known = {};    ///< pipelines that a first look has found

@@ -115,7 +115,8 @@ inline outcome<std::vector<plan>> frontier(const cluster& hardware, const any_co
 
 inline outcome<plan> by_partition(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                   const planner_choice& given) {
-  return hexiscale(hardware, costs, problem, {.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon});
+  return hexiscale(hardware, costs, problem,
+                   {.seed = given.seed, .serial_transfers = given.published, .warmup = given.warmup, .epsilon = given.epsilon});
 }
 
 inline outcome<plan> single_devices(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
@@ -126,6 +127,7 @@ inline outcome<plan> single_devices(const cluster& hardware, const any_cost_mode
 inline hetauto_options of_tree_search(const planner_choice& given) {
   hetauto_options options;
   if (has_warmups(given.schedule)) options.schedule = given.schedule;
+  if (given.published) options.search = published_tree_search();
   options.search.seed = given.seed;
   options.principles = given.principles;
   return options;
