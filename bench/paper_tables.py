@@ -159,7 +159,7 @@ def hexiscale_row(row):
     cluster, model = cluster(), setting(llamas[name])
     best = ask("hetsched-plan", cluster, model, 256, "--planner", *HEXISCALE, "--use-all-devices")["plan"]["predicted"]
     others = [times(iteration(cluster, model, 256, how, "--warmup", "1f1b", *BLOCKS), best["iteration_s"]) for how in ("uniform", "amp")]
-    return f"| {name} | {where} | {best['iteration_s']:.1f} s | {best['mfu']:.1%} | {real} %, {simulated} % | {' | '.join(others)} |"
+    return f"| {name} | {where} | {best['iteration_s']:.1f} s | {100 * best['mfu']:.1f} % | {real} %, {simulated} % | {' | '.join(others)} |"
 
 
 # HetAuto, table 2: global batches
@@ -201,7 +201,7 @@ say = out.append
 say("""# What planning buys
 
 In the settings of three papers: how many times as long an iteration takes as planned by a [baseline](planner.md#baselines) of the paper as by the paper's planner here, and in brackets what the paper measured.
-`bench/paper_tables.py` makes this page by asking `hetsched-compare`, `hetsched-plan` and `hetsched-predict`; clusters and models are those of [examples/settings](../examples/settings/README.md), or less of them. All are predictions from datasheets, with recomputation and ZeRO as each planner chooses, of the plans that our versions of the planners find: measured kernels, and what the systems' programs lose besides, are not in them.
+`bench/paper_tables.py` makes this page by asking `hetsched-compare`, `hetsched-plan` and `hetsched-predict`; clusters and models are those of [examples/settings](../examples/settings/README.md), or less of them. All are predictions from datasheets, with recomputation and ZeRO as each planner chooses, of the plans that our versions of the planners find: measured kernels, and what the systems' programs lose besides, are not in them. A cross-cluster link carries what it carries for each pair of stages: several pipelines do not share it here, which flatters `uniform` and `amp`.
 
 ## HARP
 
@@ -214,17 +214,17 @@ for letter in figure7:
 say("""
 Other figures:
 
-| figure | how many times | ours | paper |
+| figure | ratio of | ours | paper |
 | --- | --- | --: | --: |""")
-say(single("10 (c)", "throughput of 7 (f) over Megatron-LM's on 24 A100, whose peak is 1.07 times its own", harp_homogeneous(), "0.83"))
+say(single("10 (c)", "the throughput of 7 (f) to that of `uniform` on 24 A100, whose peak is 1.07 times as high", harp_homogeneous(), "0.83"))
 for name in ("2.6B", "6.7B"):
     for three, told in ((False, "1.1 to 1.2"), (True, "1.3 to 1.6")):
-        what = f"HexiScale's iteration, GPT-{name} on {'three' if three else 'two'} subclusters of setting 3, 200 Gbit/s between V100 nodes"
+        what = f"`hexiscale`'s iteration to ours, GPT-{name} on {'three' if three else 'two'} subclusters of setting 3, 200 Gbit/s between V100 nodes"
         say(single("11", what + (", 5 Gbit/s to the A100" if three else ""), harp_subclusters(name, three), told))
-say(single("13 (a)", "iteration of 7 (h) with whole blocks", harp_layers(), "1.2 to 1.6, with 8 to 48 layers"))
-say(single("13 (b)", "iteration of 7 (e) as planned for a link that takes no time", harp_without_transfers(), "1.4 to 3.3"))
+say(single("13 (a)", "the iteration of 7 (h) with whole blocks to that with parts", harp_layers(), "1.2 to 1.6, with 8 to 48 layers"))
+say(single("13 (b)", "the iteration of 7 (e) as planned for a link that takes no time to ours", harp_without_transfers(), "1.4 to 3.3"))
 say("""
-Figure 12, configuration 7 (h) by its cross-cluster bandwidth; the paper has curves: Harp and Alpa hold out down to about 3 Gbit/s, HexiScale's iteration grows as bandwidth falls, Megatron-LM's does below 7 Gbit/s.
+Figure 12, configuration 7 (h) planned anew for each cross-cluster bandwidth; the paper has curves: Harp and Alpa hold out down to about 3 Gbit/s, HexiScale's iteration grows as bandwidth falls, Megatron-LM's does below 7 Gbit/s.
 
 | link | `interop_dp` | `alpa_like` | `hexiscale` | `uniform` |
 | --- | --: | --: | --: | --: |""")
@@ -233,7 +233,7 @@ for gbit_per_s in (10, 7, 5, 3):
 say("""
 ## HexiScale
 
-Table 3: the MFU of plans of `hexiscale` under 1F1B, on all devices, beside what the paper measured and what it simulated; and how many times as long `uniform` and `amp` take. The global batch is 256, which the paper does not tell. Its Galvatron, which cuts layers unevenly under equal degrees, is nearest to `amp`: on setting 1 to 3 it was slower by 2.1 on average, and 2.5 at the most, and Megatron-LM had no plan for the 30B on setting 3.
+Table 3: the MFU of plans of `hexiscale` under 1F1B, on all devices, beside what the paper measured and what it simulated; and how many times as long `uniform` and `amp` take. The global batch is 256, which the paper does not tell; its MFU is that of full recomputation, ours of the recomputation that memory asks for. Its Galvatron, which cuts layers unevenly under equal degrees, is nearest to `amp`: on setting 1 to 3 it was slower by 2.1 on average, and 2.5 at the most, and Megatron-LM had no plan for the 30B on setting 3.
 Figure 6 takes away that stages may have unlike tensor degrees, on settings 1 and 3: 1.18 on average and 1.30 at the most (throughput less by 15 and 23 %), which is `amp`, too.
 
 | Llama | cluster | `hexiscale` | MFU | paper: measured, simulated | `uniform` | `amp` |
@@ -243,7 +243,7 @@ for row in table3:
 say("""
 ## HetAuto
 
-Figure 7: throughput over that of Uniform, all under Virtual-1F1B, with whole blocks. Beside `hetauto` without context degrees, which none of the baselines has, `hetauto` with them (`--max-context 8`).
+Figure 7: throughput over that of Uniform, all under Virtual-1F1B, with whole blocks. No planner has context degrees, but `hetauto` in the last column (`--max-context 8`). In exp3, `uniform` and `amp` have 23 stages of 32 devices, as the paper tells of its own.
 
 | | `uniform` | `amp`, AMP | `metis_like`, Metis | `hetauto`, HetAuto | with context degrees |
 | --- | --: | --: | --: | --: | --: |""")
@@ -263,7 +263,7 @@ say("""
 | --- | --- |
 | HARP, figure 8 | MoE models of 7B to 10B on setting 2 (`harp-setting2-cluster.json`), whose sizes, experts and vocabulary are not told |
 | HARP, figure 10 (a), (b), (d) | the homogeneous clusters are not told; that of (c) follows from its 93 % of the peak |
-| HARP, figure 11, transfers of one byte | no command leaves out the transfers of a plan but not those of the others |
+| HARP, figure 11, transfers of one byte | its HexiScale sends one byte in place of tensors, and Harp does not: no command prices a model so |
 | HARP, figure 13 (a), 8 and 16 layers | `--granularity` knows blocks and parts of blocks, not several blocks |
 | HexiScale, figure 6, gradient accumulation | without it an iteration is one batch per update, whose size is not told |
 | HexiScale, figures 4 and 5 | bars without numbers; what the text says of them stands above |
