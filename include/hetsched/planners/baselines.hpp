@@ -34,9 +34,9 @@ namespace hetsched {
 ///     sum (t_i + 2 c_i) + (M - 1) * max t_i,
 /// where a stage takes as long as its slowest replica. The same cut for all pipelines.
 /// Returns, throws, determinism: as uniform_pipelines.
-/// Complexity: O(S L^2) for each choice of degrees whose bound does not rule it out, for S stages and L layers, and an
-/// evaluation. Source: Li et al., AMP: Automatically Finding Model Parallel Strategies with Heterogeneity Awareness, NeurIPS
-/// 2022. Not followed: its placement of unlike nodes into one stage, which here is what orders of subclusters make of it.
+/// Complexity: O(S L^2), and an evaluation, for each choice of degrees whose bound does not rule it out; S stages, L layers.
+/// Source: Li et al., AMP: Automatically Finding Model Parallel Strategies with Heterogeneity Awareness, NeurIPS 2022. Not
+/// followed: how it deals out unlike nodes; here subclusters are put in order.
 [[nodiscard]] outcome<plan> amp(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                 const baseline_options& options = {});
 
@@ -44,10 +44,10 @@ namespace hetsched {
 /// gets the share of the model that its group has of all groups' speed, less where its memory asks for that. A group takes the
 /// fastest of its placements that holds its layers.
 /// Returns, throws, determinism: as uniform_pipelines; of sizes of groups in place of degrees.
-/// Complexity: O(S P) for each choice of sizes, for S stages with P placements each, and an evaluation where its bound leaves
-/// hope. Source: Um et al., Metis: Fast Automatic Distributed Training on Heterogeneous GPUs, ATC'24. Not followed: groups of
-/// unlike sizes in one subcluster, groups over unlike devices with uneven batches, and its way from data to tensor parallelism
-/// where memory lacks, in whose place stands the fastest placement that fits.
+/// Complexity: O(S P) for each choice of sizes, for S stages with P placements each, and evaluations where there is hope.
+/// Source: Um et al., Metis: Fast Automatic Distributed Training on Heterogeneous GPUs, ATC'24. Not followed: groups of unlike
+/// sizes in one subcluster, groups over unlike devices with uneven batches, and its way from data to tensor parallelism where
+/// memory lacks, in whose place stands the fastest placement that fits.
 [[nodiscard]] outcome<plan> metis_like(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                        const baseline_options& options = {});
 

@@ -107,7 +107,7 @@ inline void balance_groups(baseline_judge& judge, const std::vector<device_group
     placements.push_back(alike ? placements.back() : fastest(i, {0, layers}, false));
     speeds.push_back(speed(placements.back()));
   }
-  // Stages that all take as long as these speeds have it at the least.
+  // Hardly any cut is better than one anywhere between layers, with all the memory that it wants.
   const double even_s = 1 / std::accumulate(speeds.begin(), speeds.end(), 0.0);
   if (judge.hopeless((stages - 1) * even_s, even_s, microbatches)) return;
   constexpr int rounds = 12;

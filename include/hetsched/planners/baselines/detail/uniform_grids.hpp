@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,40 +34,41 @@ struct uniform_grid {
   return seconds;
 }
 
+/// A grid of these devices whose placements are as `like` says; none where one is not offered.
+[[nodiscard]] inline std::optional<uniform_grid> placed_alike(const baseline_judge& judge, uniform_grid g,
+                                                              const placement& like) {
+  for (const auto& group : g.devices) {
+    auto where = like;
+    where.mesh = group.mesh;
+    const auto& offered = judge.placements_on(group.mesh);
+    const auto found =
+        std::find_if(offered.begin(), offered.end(), [&](int p) { return at(judge.placed().placements, p).where == where; });
+    if (found == offered.end()) return std::nullopt;
+    g.placements.push_back(*found);
+  }
+  for (int i = 0; i < g.stages; ++i) {
+    const auto row = g.placements.begin() + i * g.pipelines;
+    auto& own = g.kinds.emplace_back(row, row + g.pipelines);
+    std::sort(own.begin(), own.end());
+    own.erase(std::unique(own.begin(), own.end()), own.end());
+  }
+  if (!judge.table().additive()) return g;
+  // Some stage takes the mean of all at the least.
+  double work = 0;
+  for (int l = 0; l < judge.placed().layers; ++l) {
+    double least = infinity;
+    for (const auto& kinds : g.kinds) least = std::min(least, slowest_s(judge.table(), kinds, {l, l + 1}));
+    work += least;
+  }
+  g.bound_s = work / g.stages * (judge.asked().microbatches / g.pipelines) * (1 - tolerance::sums);
+  return g;
+}
+
 /// Every grid that the cost model has placements for, those of the least bound first.
 [[nodiscard]] inline std::vector<uniform_grid> uniform_grids(baseline_judge& judge) {
   const auto& hardware = judge.hardware();
-  const auto& placements = judge.placed().placements;
   const int devices = hardware.device_count(), microbatches = judge.asked().microbatches, layers = judge.placed().layers;
   std::vector<uniform_grid> grids;
-
-  // The placement of each group that is as `like` says; no grid where one is not offered.
-  const auto add = [&](uniform_grid g, const placement& like) {
-    g.placements.clear();
-    for (const auto& group : g.devices) {
-      auto where = like;
-      where.mesh = group.mesh;
-      const auto found = std::find_if(placements.begin(), placements.end(), [&](const auto& p) { return p.where == where; });
-      if (found == placements.end()) return;
-      g.placements.push_back(static_cast<int>(found - placements.begin()));
-    }
-    for (int i = 0; i < g.stages; ++i) {
-      const auto row = g.placements.begin() + i * g.pipelines;
-      auto& own = g.kinds.emplace_back(row, row + g.pipelines);
-      std::sort(own.begin(), own.end());
-      own.erase(std::unique(own.begin(), own.end()), own.end());
-    }
-    if (judge.table().additive()) {
-      double work = 0;
-      for (int l = 0; l < layers; ++l) {
-        double least = infinity;
-        for (int i = 0; i < g.stages; ++i) least = std::min(least, slowest_s(judge.table(), g.kinds[as_size(i)], {l, l + 1}));
-        work += least;
-      }
-      g.bound_s = work / g.stages * (microbatches / g.pipelines) * (1 - tolerance::sums);
-    }
-    grids.push_back(std::move(g));
-  };
 
   for (const auto& order : subcluster_orders(hardware)) {
     const device_line line(hardware, order);
@@ -85,7 +87,8 @@ struct uniform_grid {
               if (const auto group = line.group((replicas_first ? i * pipelines + r : r * stages + i) * each, each))
                 g.devices.push_back(*group);
           if (static_cast<int>(g.devices.size()) < groups) continue;
-          for (const int p : judge.placements_on(g.devices.front().mesh)) add(g, at(placements, p).where);
+          for (const int p : judge.placements_on(g.devices.front().mesh))
+            if (auto grid = placed_alike(judge, g, at(judge.placed().placements, p).where)) grids.push_back(*std::move(grid));
         }
       }
     }
