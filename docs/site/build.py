@@ -22,7 +22,7 @@ out = Path(sys.argv[1] if len(sys.argv) > 1 else root / "build" / "site").resolv
 pages, site = out / "pages", out / "html"
 chapters = [
     ("Start", ["README.md", "docs/tutorial.md", "docs/concepts.md", "docs/primitives.md", "docs/files.md"]),
-    ("Planning", ["docs/planner.md", "docs/targets.md", "docs/parallel-pipelines.md", "docs/hetauto.md", "docs/placement.md", "docs/spmd.md", "docs/export.md", "docs/settings.md"]),
+    ("Planning", ["docs/recipes.md", "docs/planner.md", "docs/targets.md", "docs/parallel-pipelines.md", "docs/hetauto.md", "docs/placement.md", "docs/spmd.md", "docs/export.md", "docs/settings.md", "docs/speed-ups.md"]),
     ("Schedules and transfers", ["docs/schedules.md", "docs/reshard.md"]),
     ("Predictions", ["docs/prediction.md", "docs/accuracy.md", "docs/how-sure.md", "docs/devices.md"]),
     ("Running", ["docs/runtime.md", "docs/launching.md", "docs/cuda.md", "docs/gpu-results.md", "docs/benchmarks.md"]),

@@ -66,7 +66,7 @@ int compare_command(const comparison& given) {
   files.expect(input.report);
   std::vector<const planner_entry*> chosen;
   for (const auto& name : given.planners) {
-    const auto& entry = find_planner(hetsched::planners(), name, "--planners");
+    const auto& entry = find_planner(hetsched::planners_and_baselines(), name, "--planners");
     if (std::find(chosen.begin(), chosen.end(), &entry) != chosen.end())
       throw input_error("--planners: " + name + " is named twice");
     chosen.push_back(&entry);
@@ -122,7 +122,9 @@ int main(int argc, char** argv) {
   app.add_option("--global-batch", input.global_batch, "samples per iteration")->required()->check(CLI::Range(1, 1'000'000));
   app.add_option("--microbatch-size", input.microbatch_size,
                  "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
-  app.add_option("--planners", given.planners, "a,b,...: which, in that order (all)")->delimiter(',');
+  app.add_option("--planners", given.planners,
+                 "a,b,...: which, in that order (all but the baselines uniform, amp, metis_like and alpa_like)")
+      ->delimiter(',');
   add_search_options(app, input);
   app.add_option("--report", input.report, "HTML page with a picture, to write");
   app.add_flag("--json", given.json, "prints the result as JSON");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-compare as a user calls it.
+#include <cstddef>
 #include <string>
 
 #include <doctest/doctest.h>
@@ -56,6 +57,60 @@ TEST_CASE("hetsched-compare: each planner's plan is the one that hetsched-plan m
   const auto page = w.get("r.html");
   CHECK(page.find("<svg") != std::string::npos);
   CHECK(page.find("hexiscale") != std::string::npos);
+}
+
+TEST_CASE("hetsched-compare: baselines are asked by name only, use all devices and hand in what hetsched-predict says of them") {
+  const workplace w;
+  w.put("c.json", cluster_text);
+  w.put("m.json", model_text);
+  CHECK(w.run("hetsched-compare" + input).output.find("uniform") == std::string::npos);
+  const auto run = w.run("hetsched-compare --json --planners uniform,amp,metis_like,alpa_like,parallel_pipelines" + input);
+  REQUIRE(run.status == 0);
+  const auto result = nlohmann::json::parse(run.output);
+  REQUIRE(result["planners"].size() == 5);
+  CHECK(result["best"] == "parallel_pipelines");
+  for (std::size_t i = 0; i < 4; ++i) {
+    const auto& row = result["planners"][i];
+    const std::string planner = row["planner"];
+    CAPTURE(planner);
+    CHECK(row["devices_used"] == 4);
+    REQUIRE(w.run("hetsched-plan --out p.json --planner " + planner + input).status == 0);
+    const auto again = w.run("hetsched-predict --json --cluster c.json --model m.json --plan p.json");
+    REQUIRE(again.status == 0);
+    CHECK(nlohmann::json::parse(again.output)["iteration_s"] == row["iteration_s"]);
+    // A schedule that is named is planned for, not given to stages that are cut anew.
+    REQUIRE(w.run("hetsched-plan --schedule gpipe --out g.json --planner " + planner + input).status == 0);
+    const auto other = nlohmann::json::parse(w.get("g.json"));
+    int devices = 0;
+    for (const auto& line : other["pipelines"]) {
+      CHECK(line["schedule"]["name"] == "gpipe");
+      for (const auto& stage : line["stages"])
+        devices += stage["devices"][0]["nodes"].get<int>() * stage["devices"][0]["devices_per_node"].get<int>();
+    }
+    CHECK(devices == 4);
+  }
+}
+
+TEST_CASE("--search published: of hetauto and hexiscale, and refused where a planner has no such search") {
+  const workplace w;
+  w.put("c.json", cluster_text);
+  w.put("m.json", model_text);
+  for (const char* planner : {"hetauto", "hexiscale"}) {
+    CAPTURE(planner);
+    const auto own = w.run(std::string("hetsched-plan --json --planner ") + planner + input);
+    const auto published = w.run(std::string("hetsched-plan --json --search published --planner ") + planner + input);
+    REQUIRE(published.status == 0);
+    const auto evidence = [](const auto& run) { return nlohmann::json::parse(run.output)["plan"]["evidence"]; };
+    CHECK(evidence(own) != evidence(published));
+  }
+  const auto refused = w.run("hetsched-plan --search published --planner interop_dp" + input);
+  CHECK(refused.status == 2);
+  CHECK(refused.errors.find("--search: published is of planners hetauto and hexiscale; this one is interop_dp") !=
+        std::string::npos);
+  CHECK(w.run("hetsched-plan --search slow --planner hetauto" + input).status == 2);
+  const auto both = w.run("hetsched-compare --json --search published --planners hetauto,interop_dp" + input);
+  REQUIRE(both.status == 0);
+  CHECK(nlohmann::json::parse(both.output)["planners"].size() == 2);
 }
 
 TEST_CASE("hetsched-compare: those that are named, in that order, and a reason where there is no plan") {

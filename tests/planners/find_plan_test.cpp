@@ -241,10 +241,10 @@ TEST_CASE("what is asked for is checked") {
   CHECK_THROWS_WITH_AS(asks({.global_batch = 0}), "the global batch must be at least 1", input_error);
   CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .microbatch_size = 3}),
                        "microbatches of 3 samples do not divide the global batch of 8", input_error);
-  CHECK_THROWS_WITH_AS(
-      asks({.global_batch = 8, .planner = "magic"}),
-      "there is no planner magic; there are parallel_pipelines, interop_dp, hexiscale, hetauto, hetauto_exact, placement",
-      input_error);
+  CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .planner = "magic"}),
+                       "there is no planner magic; there are parallel_pipelines, interop_dp, hexiscale, hetauto, hetauto_exact, "
+                       "placement, uniform, amp, metis_like, alpa_like",
+                       input_error);
   CHECK_THROWS_WITH_AS(asks({.global_batch = 8, .schedule = "2f2b"}), "there is no schedule 2f2b", input_error);
 }
 
@@ -268,6 +268,21 @@ TEST_CASE("a planner of one's own is a line of a table") {
   const auto found = find_plan(hardware, costs, {.global_batch = 4}, own);
   REQUIRE(found);
   CHECK(found->planner == "first");
+}
+
+TEST_CASE("searches as they were published are asked for by a choice") {
+  const auto hardware = two_kinds();
+  const auto costs = any_cost_model::owner_of(costs_on(hardware)(2));
+  const planning_problem problem{.microbatches = 8, .microbatch_size = 2};
+  const auto tree = planner_named("hetauto").make(hardware, costs, problem, {.seed = 3, .published = true});
+  hetauto_options options{.search = published_tree_search()};
+  options.search.seed = 3;
+  REQUIRE(tree);
+  CHECK(*tree == *hetauto(hardware, costs, problem, options));
+  CHECK(tree->evidence->work != planner_named("hetauto").make(hardware, costs, problem, {.seed = 3})->evidence->work);
+  const auto groups = planner_named("hexiscale").make(hardware, costs, problem, {.published = true});
+  REQUIRE(groups);
+  CHECK(*groups == *hexiscale(hardware, costs, problem, {.serial_transfers = true}));
 }
 
 TEST_CASE("plans of the frontier: none is both slower and dearer than another") {

@@ -143,6 +143,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
   }
   if (lost.size() > 1 && !given.out.empty())
     throw input_error("--out: is for the plan that is left, of one --without; found " + std::to_string(lost.size()));
+  if (given.options.published && planner.name != "hetauto" && planner.name != "hexiscale")
+    throw input_error("--search: published is of planners hetauto and hexiscale; this one is " + std::string(planner.name));
   if (given.explain && !planner.explain)
     throw input_error("--explain: planner " + std::string(planner.name) +
                       " does not count its space; hetauto and hetauto_exact do");
@@ -251,6 +253,9 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_flag("--all-orders", given.options.all_orders, "try all orders of up to twelve subclusters, not only of four");
   app.add_option("--seed", given.options.seed,
                  "of random numbers, which hexiscale and hetauto draw, also where another planner begins with a plan of theirs");
+  app.add_option("--search", given.options.published,
+                 "published: hetauto and hexiscale search as their papers do, and hexiscale counts transfers as its paper does")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"published", true}}));
   app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken")
       ->check([](const std::string& text) {
         double seconds = 0;

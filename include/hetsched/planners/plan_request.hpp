@@ -29,7 +29,7 @@ struct plan_request {
   int microbatch_size = 0;  ///< samples, a divisor of the batch; 0: the best of them all
   plan_objective objective = plan_objective::iteration;
   double deadline_s = infinity;  ///< under cost: no iteration may take longer
-  std::string planner = {};      ///< its name in planners(); empty: the first
+  std::string planner = {};      ///< its name in planners_and_baselines(); empty: the first
   std::string schedule = {};     ///< what the stages run, as build_schedule knows it, or auto; empty: as the planner has it
   planner_choice how = {};       ///< its schedule, known and similar are find_plan's own business
   bool use_all_devices = false;

@@ -25,6 +25,7 @@ struct planner_choice {
   bool all_orders = false;           ///< of subclusters, also of more than four
   std::uint64_t seed = 0;
   hetauto_principles principles = {};
+  bool published = false;                   ///< hetauto and hexiscale search as their papers do
   std::string schedule = {};                ///< what the stages are to run; empty: the planner's
   int stages = 0;                           ///< of placement; 0: as many as are best
   std::vector<pipeline_plan> known = {};    ///< pipelines that a first look has found
@@ -51,8 +52,12 @@ struct planner_entry {
 /// All planners of the library; the first one is the default, and where one pipeline is asked for the first that makes one.
 [[nodiscard]] std::span<const planner_entry> planners();
 
+/// These and, behind them, the baselines (see baselines.hpp), which nobody asks unless by name.
+[[nodiscard]] std::span<const planner_entry> planners_and_baselines();
+
 /// The planner of that name in a table. Throws: input_error that names those there are.
-[[nodiscard]] const planner_entry& planner_named(std::string_view name, std::span<const planner_entry> table = planners());
+[[nodiscard]] const planner_entry& planner_named(std::string_view name,
+                                                 std::span<const planner_entry> table = planners_and_baselines());
 
 }  // namespace hetsched
 

@@ -14,6 +14,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/plan/order.hpp>
+#include <hetsched/planners/baselines.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
 #include <hetsched/planners/hexiscale.hpp>
@@ -114,7 +115,8 @@ inline outcome<std::vector<plan>> frontier(const cluster& hardware, const any_co
 
 inline outcome<plan> by_partition(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                   const planner_choice& given) {
-  return hexiscale(hardware, costs, problem, {.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon});
+  return hexiscale(hardware, costs, problem,
+                   {.seed = given.seed, .serial_transfers = given.published, .warmup = given.warmup, .epsilon = given.epsilon});
 }
 
 inline outcome<plan> single_devices(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
@@ -125,6 +127,7 @@ inline outcome<plan> single_devices(const cluster& hardware, const any_cost_mode
 inline hetauto_options of_tree_search(const planner_choice& given) {
   hetauto_options options;
   if (has_warmups(given.schedule)) options.schedule = given.schedule;
+  if (given.published) options.search = published_tree_search();
   options.search.seed = given.seed;
   options.principles = given.principles;
   return options;
@@ -143,6 +146,14 @@ inline outcome<plan> by_one_tree(const cluster& hardware, const costs_by_size& c
 inline outcome<plan> by_parts(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                               const planner_choice& given) {
   return hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
+}
+
+template <auto Baseline>
+outcome<plan> by_baseline(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                          const planner_choice& given) {
+  const bool named = !given.schedule.empty() && given.schedule != auto_schedule_name;
+  return Baseline(hardware, costs, problem,
+                  {.schedule = named ? given.schedule : std::string(schedule_name(given.warmup)), .epsilon = given.epsilon});
 }
 
 inline std::string sizes_of_space(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
@@ -172,11 +183,23 @@ inline constexpr planner_entry planner_table[] = {
      sizes_of_space, by_one_tree},
     {"hetauto_exact", "the best one pipeline of HetAuto's space, with a bound", by_parts, nullptr, true, false, sizes_of_space},
     {"placement", "one pipeline of single devices in any order, also for inference", single_devices, nullptr, true},
+    {"uniform", "to compare with: equal degrees and numbers of layers, as of Megatron-LM", by_baseline<uniform_pipelines>},
+    {"amp", "to compare with: equal degrees, layers by AMP's dynamic program", by_baseline<amp>},
+    {"metis_like", "to compare with: a size of groups per subcluster, layers by capability, as Metis", by_baseline<metis_like>,
+     nullptr, true},
+    {"alpa_like", "to compare with: submeshes by a dynamic program that takes devices for alike, as Alpa", by_baseline<alpa_like>,
+     nullptr, true},
 };
+inline constexpr std::size_t baselines = 4;  // at the end
 
 }  // namespace detail::table
 
-HETSCHED_INLINE std::span<const planner_entry> planners() { return detail::table::planner_table; }
+HETSCHED_INLINE std::span<const planner_entry> planners_and_baselines() { return detail::table::planner_table; }
+
+HETSCHED_INLINE std::span<const planner_entry> planners() {
+  const auto all = planners_and_baselines();
+  return all.first(all.size() - detail::table::baselines);
+}
 
 HETSCHED_INLINE const planner_entry& planner_named(std::string_view name, std::span<const planner_entry> table) {
   std::string known;

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/baselines/baselines_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
+#include <hetsched/planners/baselines/detail/baseline_judge.hpp>
+#include <hetsched/planners/baselines/detail/device_line.hpp>
+
+namespace hetsched::detail {
+
+/// All devices in equal stages: of each pipeline and stage, the devices and the placement, which differ in the subcluster only.
+struct uniform_grid {
+  int pipelines = 1, stages = 1;
+  std::vector<device_group> devices{};    // [stage][pipeline]
+  std::vector<int> placements{};          // likewise
+  std::vector<std::vector<int>> kinds{};  // of each stage, the placements that it has in any pipeline
+  double bound_s = 0;                     // on the iteration, whatever the cut
+
+  [[nodiscard]] std::size_t at(int stage, int pipeline) const { return as_size(stage * pipelines + pipeline); }
+};
+
+/// A stage takes as long as its slowest replica.
+[[nodiscard]] inline double slowest_s(const stage_prices& table, const std::vector<int>& placements, layer_range layers) {
+  double seconds = 0;
+  for (const int p : placements) seconds = std::max(seconds, table.time(p, layers.first, layers.last));
+  return seconds;
+}
+
+/// A grid of these devices whose placements are as `like` says; none where one is not offered.
+[[nodiscard]] inline std::optional<uniform_grid> placed_alike(const baseline_judge& judge, uniform_grid g,
+                                                              const placement& like) {
+  for (const auto& group : g.devices) {
+    auto where = like;
+    where.mesh = group.mesh;
+    const auto& offered = judge.placements_on(group.mesh);
+    const auto found =
+        std::find_if(offered.begin(), offered.end(), [&](int p) { return at(judge.placed().placements, p).where == where; });
+    if (found == offered.end()) return std::nullopt;
+    g.placements.push_back(*found);
+  }
+  for (int i = 0; i < g.stages; ++i) {
+    const auto row = g.placements.begin() + i * g.pipelines;
+    auto& own = g.kinds.emplace_back(row, row + g.pipelines);
+    std::sort(own.begin(), own.end());
+    own.erase(std::unique(own.begin(), own.end()), own.end());
+  }
+  if (!judge.table().additive()) return g;
+  // Some stage takes the mean of all at the least.
+  double work = 0;
+  for (int l = 0; l < judge.placed().layers; ++l) {
+    double least = infinity;
+    for (const auto& kinds : g.kinds) least = std::min(least, slowest_s(judge.table(), kinds, {l, l + 1}));
+    work += least;
+  }
+  g.bound_s = work / g.stages * (judge.asked().microbatches / g.pipelines) * (1 - tolerance::sums);
+  return g;
+}
+
+/// Every grid that the cost model has placements for, those of the least bound first.
+[[nodiscard]] inline std::vector<uniform_grid> uniform_grids(baseline_judge& judge) {
+  const auto& hardware = judge.hardware();
+  const int devices = hardware.device_count(), microbatches = judge.asked().microbatches, layers = judge.placed().layers;
+  std::vector<uniform_grid> grids;
+
+  for (const auto& order : subcluster_orders(hardware)) {
+    const device_line line(hardware, order);
+    for (int each = 1; each <= devices; ++each) {
+      if (devices % each != 0) continue;
+      const int groups = devices / each;
+      for (int stages = 1; stages <= std::min(groups, layers); ++stages) {
+        const int pipelines = groups / stages;
+        if (groups % stages != 0 || microbatches % pipelines != 0) continue;
+        if (!judge.go_on()) return grids;
+        for (const bool replicas_first : {true, false}) {
+          if (!replicas_first && (stages == 1 || pipelines == 1)) continue;
+          uniform_grid g{.pipelines = pipelines, .stages = stages};
+          for (int i = 0; i < stages; ++i)
+            for (int r = 0; r < pipelines; ++r)
+              if (const auto group = line.group((replicas_first ? i * pipelines + r : r * stages + i) * each, each))
+                g.devices.push_back(*group);
+          if (static_cast<int>(g.devices.size()) < groups) continue;
+          for (const int p : judge.placements_on(g.devices.front().mesh))
+            if (auto grid = placed_alike(judge, g, at(judge.placed().placements, p).where)) grids.push_back(*std::move(grid));
+        }
+      }
+    }
+  }
+  std::stable_sort(grids.begin(), grids.end(), [](const auto& a, const auto& b) { return a.bound_s < b.bound_s; });
+  return grids;
+}
+
+/// Looks at a grid whose stages begin at the layers `cuts` (stages + 1, with both ends), unless a stage is too large or a bound,
+/// whatever the schedule, shows that it is not the best.
+inline void consider_cut(baseline_judge& judge, const uniform_grid& g, const std::vector<int>& cuts) {
+  const int microbatches = judge.asked().microbatches / g.pipelines;
+  std::vector<pipeline_plan> lines;
+  for (int r = 0; r < g.pipelines; ++r) {
+    auto& line = lines.emplace_back(pipeline_plan{.microbatches = microbatches});
+    double before_s = 0;
+    for (int i = 0; i < g.stages; ++i) {
+      const layer_range layers{at(cuts, i), at(cuts, i + 1)};
+      const int p = g.placements[g.at(i, r)];
+      const double seconds = judge.table().time(p, layers.first, layers.last);
+      if (!judge.may_fit(p, layers)) return;
+      if (judge.hopeless(before_s, seconds, microbatches)) return;
+      before_s += seconds;
+      line.stages.push_back(judge.stage(p, g.devices[g.at(i, r)], layers));
+    }
+  }
+  judge.consider(std::move(lines));
+}
+
+/// Goes through the grids, with what cuts_of(grid) says, while their bounds leave hope.
+template <class CutsOf>
+[[nodiscard]] outcome<plan> best_of_grids(baseline_judge& judge, CutsOf cuts_of) {
+  for (const auto& g : uniform_grids(judge)) {
+    if (!(g.bound_s < judge.limit_s()) || !judge.go_on()) break;
+    for (const auto& cuts : cuts_of(g)) consider_cut(judge, g, cuts);
+  }
+  return judge.result();
+}
+
+/// Equal numbers of layers, as near as they go: of all layers, and of all but the first and the last.
+[[nodiscard]] inline std::vector<std::vector<int>> equal_cuts(int layers, int stages) {
+  std::vector<std::vector<int>> both;
+  for (const int ends : {0, 1}) {
+    const int inner = layers - 2 * ends;
+    if (inner < stages) break;
+    std::vector<int> cuts{0};
+    for (int i = 1; i < stages; ++i) cuts.push_back(ends + static_cast<int>(std::int64_t{inner} * i / stages));
+    cuts.push_back(layers);
+    if (both.empty() || both.front() != cuts) both.push_back(std::move(cuts));
+  }
+  return both;
+}
+
+}  // namespace hetsched::detail
