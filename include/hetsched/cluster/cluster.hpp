@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/cluster/device.hpp>
+#include <hetsched/cluster/link_kind.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 
@@ -17,6 +18,7 @@ namespace hetsched {
 struct link {
   double latency_s = 0;
   double bandwidth = 0;
+  link_kind kind = link_kind::measured;  ///< what collectives get of it: cost/network/link_efficiency.hpp
 
   /// Seconds to move `bytes`.
   [[nodiscard]] constexpr double transfer_s(double bytes) const { return latency_s + bytes / bandwidth; }

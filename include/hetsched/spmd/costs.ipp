@@ -11,6 +11,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
+#include <hetsched/cost/network/link_efficiency.hpp>
 #include <hetsched/spmd/costs.hpp>
 
 namespace hetsched {
@@ -23,6 +24,7 @@ HETSCHED_INLINE std::optional<rank_group<>> slowest_group(const cluster& c, std:
     if (!worst) worst = one;
     worst->latency_s = std::max(worst->latency_s, one.latency_s);
     worst->bandwidth = std::min(worst->bandwidth, one.bandwidth);
+    if (worst->kind != one.kind) worst->kind = link_kind::measured;
   };
   std::optional<link> inside, across;
   for (std::size_t i = 0; i < devices.size(); ++i)
@@ -67,14 +69,14 @@ namespace detail {
   const int n = group.ranks();
   if (n == 1) return {};
   const auto by_largest = [&](collective kind) {
-    return line_through(fastest_collective_s(kind, group, bytes), fastest_collective_s(kind, group, bytes * n), n);
+    return line_through(library_collective_s(kind, group, bytes), library_collective_s(kind, group, bytes * n), n);
   };
-  return {.all_reduce = {fastest_collective_s(collective::all_reduce, group, bytes), 0},
+  return {.all_reduce = {library_collective_s(collective::all_reduce, group, bytes), 0},
           .reduce_scatter = by_largest(collective::reduce_scatter),
           .padded_gather = by_largest(collective::all_gather),
-          .broadcast_gather = {n * fastest_collective_s(collective::broadcast, group, bytes / n), 0},
-          .all_to_all = line_through(fastest_collective_s(collective::all_to_all, group, bytes / n),
-                                     fastest_collective_s(collective::all_to_all, group, bytes), n)};
+          .broadcast_gather = {n * library_collective_s(collective::broadcast, group, bytes / n), 0},
+          .all_to_all = line_through(library_collective_s(collective::all_to_all, group, bytes / n),
+                                     library_collective_s(collective::all_to_all, group, bytes), n)};
 }
 
 }  // namespace detail

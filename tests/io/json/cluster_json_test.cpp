@@ -133,6 +133,27 @@ TEST_CASE("how GPUs reach each other over a link is kept, and NCCL does where no
   }
 }
 
+TEST_CASE("the kind of the link in a node: told, or what its bandwidth says between such devices") {
+  const auto parse = [](const std::string& link, const std::string& device = "A100-SXM4-40GB") {
+    return parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [{"name": "a", "device": ")" + device +
+                             R"(", "nodes": 1, "devices_per_node": 8, "intra_node": {"latency_us": 5, )" + link + "}}]}",
+                         "x.json");
+  };
+  const auto kind = [&](const std::string& link, const std::string& device = "A100-SXM4-40GB") {
+    const auto c = parse(link, device);
+    CHECK(parse_cluster(to_json(c), "y.json") == c);
+    return c.subclusters[0].intra_node.kind;
+  };
+  CHECK(kind("\"gbit_per_s\": 2400") == link_kind::nvlink);
+  CHECK(kind("\"gbit_per_s\": 3600", "NVIDIA H100 80GB HBM3") == link_kind::nvlink_sharp);
+  CHECK(kind("\"gbit_per_s\": 256", "L40S") == link_kind::pcie);
+  CHECK(kind("\"gbit_per_s\": 2100") == link_kind::measured);
+  CHECK(kind("\"gbit_per_s\": 2400, \"kind\": \"measured\"") == link_kind::measured);
+  CHECK(kind("\"gbit_per_s\": 128, \"kind\": \"pcie-p2p\"", "L40S") == link_kind::pcie_p2p);
+  CHECK_THROWS_WITH_AS((void)parse("\"gbit_per_s\": 256, \"kind\": \"pci\""),
+                       doctest::Contains("x.json: /subclusters/0/intra_node/kind: found \"pci\", expected one of"), file_error);
+}
+
 TEST_CASE("without links a pair cannot exchange data, and one node needs no inter_node link") {
   const auto c = parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
       {"name": "a", "device": "T4", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 64, "latency_us": 5}},

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <map>
 #include <set>
 #include <string>
@@ -41,6 +40,20 @@ namespace hetsched::detail {
 inline void write_path(nlohmann::ordered_json& out, const gpu_path& path) {
   if (!path.nccl) out["nccl"] = false;
   if (!path.nic.empty()) out["nic"] = path.nic;
+}
+
+/// A link inside a node; its kind, where it is not told, is what its bandwidth says between such devices.
+[[nodiscard]] inline link read_node_link(const json_value& value, const device& between) {
+  auto l = read_link(value);
+  const auto told = value.find("kind");
+  if (!told) {
+    l.kind = usual_link_kind(between, l.bandwidth);
+    return l;
+  }
+  const auto kind = find_link_kind(told->text());
+  if (!kind) told->expected("one of measured, nvlink, nvlink-sharp, pcie-p2p, pcie");
+  l.kind = *kind;
+  return l;
 }
 
 inline void write_link(nlohmann::ordered_json& out, const link& l) {
@@ -162,12 +175,11 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
     s.nodes = value.at("nodes").count(1, max_devices);
     s.devices_per_node = value.at("devices_per_node").count(1, max_devices);
     // A link that nothing uses may be left out.
-    const auto link_of = [&](const char* key, std::initializer_list<std::string_view> keys, bool used) {
-      if (!used && !value.has(key)) return link{.latency_s = 0, .bandwidth = gbit_per_s(1e9)};
-      return detail::read_link(value.at(key).object(keys));
-    };
-    s.intra_node = link_of("intra_node", {"gbit_per_s", "latency_us"}, s.devices_per_node > 1);
-    s.inter_node = link_of("inter_node", {"gbit_per_s", "latency_us", "nccl", "nic"}, s.nodes > 1);
+    s.intra_node = s.inter_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)};
+    if (s.devices_per_node > 1 || value.has("intra_node"))
+      s.intra_node = detail::read_node_link(value.at("intra_node").object({"gbit_per_s", "latency_us", "kind"}), s.device);
+    if (s.nodes > 1 || value.has("inter_node"))
+      s.inter_node = detail::read_link(value.at("inter_node").object({"gbit_per_s", "latency_us", "nccl", "nic"}));
     if (const auto between = value.find("inter_node")) s.inter_node_path = detail::read_path(*between);
     if (const auto price = value.find("price_per_node_hour")) s.price_per_node_hour = price->number(0, 1e9);
     if (static_cast<std::int64_t>(s.nodes) * s.devices_per_node + result.device_count() > max_devices)
@@ -192,6 +204,8 @@ HETSCHED_INLINE std::string to_json(const cluster& c) {
     nlohmann::ordered_json value{
         {"name", s.name}, {"device", s.device.name}, {"nodes", s.nodes}, {"devices_per_node", s.devices_per_node}};
     detail::write_link(value["intra_node"], s.intra_node);
+    if (s.intra_node.kind != usual_link_kind(s.device, s.intra_node.bandwidth))
+      value["intra_node"]["kind"] = name_of(s.intra_node.kind);
     detail::write_link(value["inter_node"], s.inter_node);
     detail::write_path(value["inter_node"], s.inter_node_path);
     if (s.price_per_node_hour) value["price_per_node_hour"] = *s.price_per_node_hour;

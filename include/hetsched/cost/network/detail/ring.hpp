@@ -3,6 +3,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/cost/network/link_efficiency.hpp>
 
 namespace hetsched::detail {
 
@@ -13,7 +14,10 @@ struct ring {
 
   // An all-gather or reduce-scatter takes one pass over the whole tensor of `bytes`, an all-reduce two.
   [[nodiscard]] double collective_s(int passes, double bytes) const {
-    return ranks == 1 || bytes == 0 ? 0 : passes * (ranks - 1) * hop.transfer_s(bytes / ranks);
+    if (ranks == 1 || bytes == 0) return 0;
+    if (hop.kind == link_kind::measured) return passes * (ranks - 1) * hop.transfer_s(bytes / ranks);
+    return unchecked_nccl_s(passes == 2 ? collective::all_reduce : collective::all_gather, ranks, bytes, hop,
+                            efficiency_of(hop.kind));
   }
 };
 
