@@ -15,6 +15,13 @@ TEST_CASE("rings stay inside a node where they can, and share its link to the ot
   CHECK(hop({0, 2, 8}, 2, 8) == hetsched::link{1e-5, 1e10 / 2});  // 8 do not: two rings leave each node at once
   CHECK(hop({0, 4, 8}, 8, 4) == hetsched::link{1e-5, 1e10 / 8});
   CHECK(hop({0, 3, 8}, 1, 24) == hetsched::link{1e-5, 1e10});  // one ring through all
+  auto ports = c;
+  ports.subclusters[0].nics = 8;
+  const auto with_ports = [&](submesh mesh, int stride, int ranks) { return detail::ring_on(ports, mesh, stride, ranks).hop; };
+  CHECK(with_ports({0, 3, 8}, 1, 24) == hetsched::link{1e-5, 8e10});  // the ring is one for each port
+  CHECK(with_ports({0, 4, 8}, 8, 4) == hetsched::link{1e-5, 1e10});   // eight rings, a port each
+  CHECK(with_ports({0, 4, 2}, 2, 4) == hetsched::link{1e-5, 1e10});
+  CHECK(with_ports({0, 4, 1}, 1, 4) == hetsched::link{1e-5, 1e10});  // one device uses one port
 }
 
 TEST_CASE("an all-gather takes one pass of pieces around the ring, an all-reduce two; alone there is nothing to do") {
