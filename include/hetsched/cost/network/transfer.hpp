@@ -47,8 +47,8 @@ template <class Links>
 
 /// Seconds to add up `bytes` of gradients that each of several stages holds, cut over its tensor ranks as it likes: a ring for
 /// every piece of the union of their cuts. Every hop is as slow as the slowest link between any two of the stages, in the slower
-/// direction, where the ports of their nodes (on one node: of their devices) work at once, each on one piece at a time; infinity where two have no
-/// link. O(holders^2 * links + pieces * holders).
+/// direction, where the ports of their nodes (on one node: of their devices) work at once, each on one piece at a time; infinity
+/// where two have no link. O(holders^2 * links + pieces * holders).
 /// Throws: as stage_transfer_s and union_of_cuts, and input_error for a stage of less than 1 x 1 devices.
 /// Source: HexiScale sec. 3.2 (asymmetric gradients).
 [[nodiscard]] double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes);
