@@ -32,7 +32,7 @@ Each part has a page of its own with a picture, a table of errors and the worst 
 An *error* is predicted / measured - 1. *Mean* and *median* are of absolute errors; the *worst* case is the one that is off by the largest factor, and keeps its sign.
 *Held out* means that no constant in a prediction was fitted to measurements of its group, which most often is a device.
 
-What `hetsched-predict` itself says of operators, iterations and memory, row by row and without any formula beside it, stands on a page that the commands make: [through the commands](accuracy/through-the-commands.md).
+What `hetsched-predict` itself says of operators, iterations and memory, row by row and without any formula beside it, stands on a page that the commands make: [through the commands](accuracy/through-the-commands.md). What NCCL makes of the links in a node has [one of its own](accuracy/links-in-a-node.md), too.
 
 ## Goals
 

@@ -245,10 +245,46 @@ class cost_source {
     return model_path_ + " stores weights in float32, so all is priced in fp32; if it runs in mixed precision, say --dtype bf16";
   }
 
+  /// What the links of each subcluster's nodes add up to, in Gbit/s: "a: 3600 in a node (nvlink-sharp), 8 x 400 = 3200 between
+  /// nodes"; nothing where there are none.
+  [[nodiscard]] static std::string links_text(const hetsched::cluster& hardware) {
+    std::vector<std::pair<std::string, std::vector<std::string>>> like;  // what is said, of whom
+    for (const auto& s : hardware.subclusters) {
+      const auto gbit = [](double bandwidth) { return hetsched::detail::number_text(bandwidth * 8 / 1e9); };
+      std::string text;
+      if (s.devices_per_node > 1)
+        text = gbit(s.intra_node.bandwidth) + " in a node (" + std::string(name_of(s.intra_node.kind)) + ")";
+      if (s.nodes > 1) {
+        text += text.empty() ? "" : ", ";
+        if (s.nics > 1) text += std::to_string(s.nics) + " x " + gbit(s.inter_node.bandwidth) + " = ";
+        text += gbit(s.inter_node.bandwidth * s.nics) + " between nodes";
+      }
+      if (text.empty()) continue;
+      const auto known = std::find_if(like.begin(), like.end(), [&](const auto& l) { return l.first == text; });
+      (known == like.end() ? like.emplace_back(text, std::vector<std::string>{}) : *known).second.push_back(s.name);
+    }
+    std::string all;
+    for (const auto& [text, names] : like) all += (all.empty() ? "" : "; ") + listed(names) + ": " + text;
+    return all;
+  }
+
+  /// Where nodes of eight devices that are sold with a network port each have one port's rate in all: what to ask; else nothing.
+  [[nodiscard]] static std::string ports_text(const hetsched::cluster& hardware) {
+    for (const auto& s : hardware.subclusters) {
+      const double gbit = s.inter_node.bandwidth * 8 / 1e9;
+      const bool of_one_port = gbit == 200 || gbit == 400 || gbit == 800;
+      if (s.intra_node.kind == hetsched::link_kind::nvlink_sharp && s.devices_per_node == 8 && s.nodes > 1 && s.nics == 1 &&
+          of_one_port)
+        return "the 8 devices of a node of " + s.name + " share " + hetsched::detail::number_text(gbit) +
+               " Gbit/s to other nodes; if each has a port of that rate, say \"nics\": 8";
+    }
+    return "";
+  }
+
   /// What a user should see on standard error before anything is priced.
   [[nodiscard]] std::vector<std::string> warnings(const hetsched::cluster& hardware) const {
     std::vector<std::string> all;
-    for (auto text : {precision_text(hardware), whole_layers_text(hardware), stored_precision_text()})
+    for (auto text : {precision_text(hardware), whole_layers_text(hardware), stored_precision_text(), ports_text(hardware)})
       if (!text.empty()) all.push_back(std::move(text));
     if (model_)
       for (const auto& text : model_->remarks) all.push_back(model_path_ + ": " + text);

@@ -7,6 +7,7 @@
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/cluster/link_index.hpp>
+#include <hetsched/cluster/link_kind.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/cluster/validate.hpp>

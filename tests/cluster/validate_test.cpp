@@ -42,5 +42,8 @@ TEST_CASE("clusters that make no sense are refused") {
   refused([](auto& c) { c.links[0].b = 3; });
   refused([](auto& c) { c.links[0].b = 0; });
   refused([](auto& c) { c.links[0].link.bandwidth = 0; });
+  refused([](auto& c) { c.links[0].bandwidth_back = -1; });
+  refused([](auto& c) { c.links[0].bandwidth_back = std::nan(""); });
+  refused([](auto& c) { c.subclusters[0].nics = 0; });
   refused([](auto& c) { c.links.push_back({1, 0, {0, 1e9}}); });
 }

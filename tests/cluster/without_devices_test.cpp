@@ -51,3 +51,14 @@ TEST_CASE("a subcluster that loses all goes with its links; the others keep thei
   CHECK(gone.between(0, 1)->latency_s == 2e-6);
   CHECK(gone.links.size() == 1);
 }
+
+TEST_CASE("what is left of a node keeps both directions of its links, and its ports") {
+  auto c = three();
+  c.links[0].bandwidth_back = 7e9;
+  c.subclusters[1].nics = 2;
+  const int end = c.links[0].a == 1 ? c.links[0].b : c.links[0].a;
+  const auto rest = without_devices(c, {.subcluster = 1, .count = 1});
+  CHECK(rest.between(3, end) == c.between(1, end));
+  CHECK(rest.between(end, 3) == c.between(end, 1));
+  CHECK(rest.between(1, 3)->bandwidth == 2 * c.subclusters[1].inter_node.bandwidth);
+}

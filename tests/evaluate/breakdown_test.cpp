@@ -27,9 +27,10 @@ double sum(const breakdown& b) {
 
 TEST_CASE("free links take no time, and nothing else changes") {
   cluster c = two_kinds();
-  c.links = {{0, 1, {1, 2}}};
+  c.links = {{0, 1, {1, 2}, {}, 1}};
   const auto free = with_free_links(c);
   CHECK(free.between(0, 1)->transfer_s(1e12) == 0);
+  CHECK(free.between(1, 0)->transfer_s(1e12) == 0);
   for (std::size_t k = 0; k < 2; ++k) {
     CHECK(free.subclusters[k].intra_node.transfer_s(1e12) == 0);
     CHECK(free.subclusters[k].inter_node.transfer_s(1e12) == 0);

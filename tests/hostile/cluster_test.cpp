@@ -62,6 +62,14 @@ const std::vector<door> doors{
        (void)without_devices(some_cluster(r), {.subcluster = mostly(r, 0), .count = mostly(r, r.integer(0, 20), 3)});
      }},
     {"replicas", [](random_source& r) { (void)replicas({.data = some_int(r), .context = some_int(r)}); }, false},
+    {"slower_of",
+     [](random_source& r) {
+       (void)slower_of({some_time(r), some_time(r)}, {some_double(r), some_double(r)});
+     },
+     false},
+    {"find_link_kind", [](random_source& r) { (void)find_link_kind(one_in(r, 2) ? "pcie" : "ether"); }, false},
+    {"usual_link_kind",
+     [](random_source& r) { (void)usual_link_kind(one_in(r, 2) ? device{} : catalogue_device("A10"), some_double(r)); }, false},
     {"catalogue_device", [](random_source& r) { (void)catalogue_device(one_in(r, 2) ? "T4" : "T5"); }},
 };
 

@@ -5,6 +5,7 @@
 #include <hetsched/cost/memory/training_memory.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/collective.hpp>
+#include <hetsched/cost/network/link_efficiency.hpp>
 #include <hetsched/cost/network/transfer.hpp>
 #include <hetsched/cost/network/transfer_curve.hpp>
 
@@ -27,6 +28,7 @@ rank_group<> some_group(random_source& r) {
   return {mostly(r, r.integer(1, 3), 15), mostly(r, r.integer(1, 3), 15), {1e-6, 1e10}, {1e-5, 1e9}, mostly(r, 1, 15)};
 }
 double some_bytes(random_source& r) { return one_in(r, 3) ? some_double(r) : 1000; }
+link_kind some_link_kind(random_source& r) { return static_cast<link_kind>(r.integer(0, link_kind_count - 1)); }
 collective some_kind(random_source& r) { return static_cast<collective>(r.integer(0, 5)); }
 collective_algorithm some_algorithm(random_source& r) { return static_cast<collective_algorithm>(r.integer(0, 2)); }
 std::vector<double> some_shards(random_source& r, const rank_group<>& g) {
@@ -42,6 +44,18 @@ const std::vector<door> doors{
      }},
     {"fastest_collective_s",
      [](random_source& r) { expect(fastest_collective_s(some_kind(r), some_group(r), some_bytes(r)) >= 0, "a time"); }},
+    {"efficiency_of", [](random_source& r) { (void)efficiency_of(some_link_kind(r)); }, false},
+    {"nccl_collective_s",
+     [](random_source& r) {
+       const hetsched::link over{some_time(r), some_time(r), some_link_kind(r)};
+       expect(nccl_collective_s(some_kind(r), some_int(r), some_bytes(r), over, efficiency_of(over.kind)) >= 0, "a time");
+     }},
+    {"library_collective_s",
+     [](random_source& r) {
+       auto g = some_group(r);
+       g.inside.kind = some_link_kind(r);
+       expect(library_collective_s(some_kind(r), g, some_bytes(r)) >= 0, "a time");
+     }},
     {"uneven_all_gather_s",
      [](random_source& r) {
        const auto g = some_group(r);

@@ -33,14 +33,19 @@ TEST_CASE("clusters with any numbers come back equal once they have been in a fi
     for (auto& s : c.subclusters) {
       s.intra_node = {.latency_s = random.uniform(0, 1e-3), .bandwidth = random.uniform(1e6, 1e12)};
       s.inter_node = {.latency_s = random.uniform(0, 1e-3), .bandwidth = random.uniform(1e6, 1e12)};
+      s.intra_node.kind = static_cast<link_kind>(random.integer(0, link_kind_count - 1));
+      s.nics = random.integer(1, 8);
       s.device.clock_hz = random.uniform(1e8, 3e9);
       s.device.memory_bytes = random.integer(1 << 20, 1 << 30);
       s.device.peak_flops[2] = random.uniform(1e12, 1e15);
     }
+    for (auto& l : c.links) l.bandwidth_back = random.integer(0, 1) * random.uniform(1e6, 1e12);
     const auto once = parse_cluster(to_json(c), "x.json");
     const auto twice = parse_cluster(to_json(once), "x.json");
     CAPTURE(to_json(once));
     CHECK(once == twice);
+    CHECK(once.subclusters[0].intra_node.kind == c.subclusters[0].intra_node.kind);
+    CHECK(once.subclusters[0].nics == c.subclusters[0].nics);
     CHECK(once.subclusters[0].device.memory_bytes == c.subclusters[0].device.memory_bytes);
     CHECK(once.subclusters[0].intra_node.bandwidth == doctest::Approx(c.subclusters[0].intra_node.bandwidth).epsilon(1e-15));
   }

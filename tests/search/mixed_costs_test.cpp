@@ -121,6 +121,22 @@ TEST_CASE("every device of the cluster is one device of each view") {
   }
 }
 
+TEST_CASE("a view keeps the directions of links, by the slowest of them") {
+  cluster c{.subclusters = {{"v", catalogue_device("V100-SXM2-16GB"), 1, 4, {5e-6, 50e9}, {}},
+                            {"p", catalogue_device("P100-PCIe-16GB"), 1, 2, {5e-6, 10e9}, {}},
+                            {"a", catalogue_device("A100-SXM4-40GB"), 1, 8, {5e-6, 100e9}, {}}}};
+  c.links = {{0, 2, {1e-5, 5e9}, {}, 2e9}, {2, 1, {1e-5, 3e9}}, {0, 1, {1e-5, 4e9}}};
+  int found = 0;
+  for (const auto& view : mixed_views(c)) {
+    const auto a = view.hardware.find("a"), mixed = view.hardware.find("v+p");
+    if (!a || !mixed) continue;
+    ++found;
+    CHECK(view.hardware.between(*mixed, *a)->bandwidth == 5e9);
+    CHECK(view.hardware.between(*a, *mixed)->bandwidth == 2e9);
+  }
+  CHECK(found > 0);
+}
+
 TEST_CASE("one layer on two unlike devices: the shares are the best of all") {
   cluster c{.subclusters = {{"fast", catalogue_device("A100-SXM4-40GB"), 1, 1, {}, {}},
                             {"slow", catalogue_device("V100-SXM2-32GB"), 1, 1, {}, {}}}};

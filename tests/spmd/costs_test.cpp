@@ -56,6 +56,20 @@ TEST_CASE("a group is as slow as its slowest links") {
   CHECK_THROWS_AS(static_cast<void>(slowest_group(c, std::vector<device_id>{{0, 0, 0}, {0, 0, 0}})), input_error);
 }
 
+TEST_CASE("a group has the ports of its nodes, and the slower direction of a link") {
+  auto c = two_kinds();
+  c.links[0].bandwidth_back = 0.5e9;
+  const std::vector<device_id> kinds{{0, 0, 0}, {1, 0, 0}}, turned{{1, 0, 0}, {0, 0, 0}};
+  CHECK(slowest_group(c, kinds)->across.bandwidth == 0.5e9);
+  CHECK(slowest_group(c, turned)->across.bandwidth == 0.5e9);
+  CHECK(slowest_group(c, kinds)->rails == 1);
+  c.subclusters[0].nodes = 2;
+  c.subclusters[0].inter_node = {1e-5, 1e9};
+  c.subclusters[0].nics = 8;
+  const std::vector<device_id> nodes{{0, 0, 0}, {0, 0, 1}, {0, 1, 0}, {0, 1, 1}};
+  CHECK(slowest_group(c, nodes)->rails == 2);
+}
+
 TEST_CASE("an even share and the whole cost what the timer and the collectives say") {
   const auto c = two_kinds();
   const std::vector<device_id> devices{{0, 0, 0}, {0, 0, 1}, {1, 0, 0}, {1, 0, 1}};

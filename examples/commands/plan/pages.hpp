@@ -207,6 +207,7 @@ inline constexpr double telling_gap = 0.0105;
     figures.push_back({"precision", p.setting.precision, costs.precision_text(hardware)});
   if (p.setting.stack) figures.push_back({"stack", p.setting.stack->name, costs.stack_bytes_text()});
   figures.push_back({"costs", p.setting.costs, costs.basis_text(hardware)});
+  if (const auto links = costs.links_text(hardware); !links.empty()) figures.push_back({"links", "Gbit/s", links});
   figures.push_back(target_row(p));
   const auto schedules = schedules_text(p);
   if (p.evidence) figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});

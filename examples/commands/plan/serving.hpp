@@ -70,6 +70,7 @@ template <class Costs>
     basis.push_back({"precision", setting.precision, bits + (bits.empty() || lacking.empty() ? "" : "; ") + lacking});
   }
   basis.push_back({"costs", setting.costs, source.basis_text(hardware)});
+  if (auto links = source.links_text(hardware); !links.empty()) basis.push_back({"links", "Gbit/s", std::move(links)});
   return basis;
 }
 

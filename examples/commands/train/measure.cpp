@@ -143,12 +143,17 @@ hetsched::cluster to_cluster(const measurements& m) {
                                   .intra_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)},
                                   .inter_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)}});
   }
-  // By the cards' rates: for clusters of several such nodes, of which one was here.
+  // By the mean of the cards' rates: for clusters of several such nodes, of which one was here.
   double rates = 0;
-  for (const auto& n : m.nics) rates += n.bandwidth;
+  int known = 0;
+  for (const auto& n : m.nics) {
+    rates += n.bandwidth;
+    known += n.bandwidth > 0;
+  }
   for (auto& s : result.subclusters)
     if (rates > 0) {
-      s.inter_node.bandwidth = rates;
+      s.nics = known;
+      s.inter_node.bandwidth = rates / known;
       if (m.nics.size() == 1) s.inter_node_path.nic = m.nics.front().name;
     }
   for (const auto& l : m.links) {

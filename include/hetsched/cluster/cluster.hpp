@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/cluster/device.hpp>
+#include <hetsched/cluster/link_kind.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 
@@ -17,12 +19,20 @@ namespace hetsched {
 struct link {
   double latency_s = 0;
   double bandwidth = 0;
+  link_kind kind = link_kind::measured;  ///< what collectives get of it: cost/network/link_efficiency.hpp
 
   /// Seconds to move `bytes`.
   [[nodiscard]] constexpr double transfer_s(double bytes) const { return latency_s + bytes / bandwidth; }
 
   friend constexpr bool operator==(const link&, const link&) = default;
 };
+
+/// What a collective has that uses both links at once: the longer latency and the smaller bandwidth, of the kind that both are,
+/// else measured.
+[[nodiscard]] constexpr link slower_of(const link& a, const link& b) {
+  return {std::max(a.latency_s, b.latency_s), std::min(a.bandwidth, b.bandwidth),
+          a.kind == b.kind ? a.kind : link_kind::measured};
+}
 
 /// How the GPUs on the two sides of a link reach each other.
 struct gpu_path {
@@ -38,12 +48,17 @@ struct subcluster {
   int nodes = 1;
   int devices_per_node = 1;
   link intra_node{};  ///< between devices of a node
-  link inter_node{};  ///< between nodes; not used where there is one
+  link inter_node{};  ///< between nodes, of one network port; not used where there is one node
   gpu_path inter_node_path{};
   /// Money for a node, in the currency of device::price_per_hour, which then does not count: nodes are rented whole.
   std::optional<double> price_per_node_hour{};
+  int nics = 1;  ///< network ports of a node to the others, each with the bandwidth of inter_node
 
   [[nodiscard]] int device_count() const { return nodes * devices_per_node; }
+  /// The network ports that so many devices of a node use at once: a device sends by one.
+  [[nodiscard]] int ports(int devices) const { return std::min(nics, devices); }
+  /// What so many devices of a node have together to another node.
+  [[nodiscard]] link between_nodes(int devices) const { return {inter_node.latency_s, inter_node.bandwidth * ports(devices)}; }
   /// Money per hour for so many devices that lie on so many nodes; none if there is no price.
   [[nodiscard]] std::optional<double> price_per_hour(int devices, int on_nodes) const {
     if (price_per_node_hour) return on_nodes * *price_per_node_hour;
@@ -53,12 +68,20 @@ struct subcluster {
   friend bool operator==(const subcluster&, const subcluster&) = default;
 };
 
-/// Undirected link between two subclusters, given by their positions in cluster::subclusters.
+/// Link between two subclusters, given by their positions in cluster::subclusters.
 struct cross_link {
   int a = 0;
   int b = 0;
-  hetsched::link link;
+  hetsched::link link;  ///< from a to b
   gpu_path path{};
+  double bandwidth_back = 0;  ///< from b to a; 0: as from a to b
+
+  /// What leads from b to a.
+  [[nodiscard]] hetsched::link back() const {
+    auto there = link;
+    if (bandwidth_back != 0) there.bandwidth = bandwidth_back;
+    return there;
+  }
   friend bool operator==(const cross_link&, const cross_link&) = default;
 };
 
@@ -95,22 +118,24 @@ struct cluster {
     return std::nullopt;
   }
 
-  /// The link between two different subclusters; none if they cannot exchange data.
-  [[nodiscard]] std::optional<link> between(int a, int b) const {
-    for (const auto& l : links)
-      if ((l.a == a && l.b == b) || (l.a == b && l.b == a)) return l.link;
+  /// The link from one subcluster to another; none if they cannot exchange data.
+  [[nodiscard]] std::optional<link> between(int from, int to) const {
+    for (const auto& l : links) {
+      if (l.a == from && l.b == to) return l.link;
+      if (l.a == to && l.b == from) return l.back();
+    }
     return std::nullopt;
   }
 
-  /// The link that joins two devices: on one node, across nodes of a subcluster, or across subclusters.
+  /// The link from one device to another: on one node, across nodes of a subcluster, or across subclusters.
   /// Throws: input_error for a device twice, or on a subcluster that there is not.
   /// Returns: none where no link joins their subclusters.
-  [[nodiscard]] std::optional<link> between(device_id a, device_id b) const {
+  [[nodiscard]] std::optional<link> between(device_id from, device_id to) const {
     const auto known = [&](int s) { return s >= 0 && as_size(s) < subclusters.size(); };
-    if (a == b || !known(a.subcluster) || !known(b.subcluster)) detail::refuse_ends(a, b);
-    if (a.subcluster != b.subcluster) return between(a.subcluster, b.subcluster);
-    const auto& s = at(subclusters, a.subcluster);
-    return a.node == b.node ? s.intra_node : s.inter_node;
+    if (from == to || !known(from.subcluster) || !known(to.subcluster)) detail::refuse_ends(from, to);
+    if (from.subcluster != to.subcluster) return between(from.subcluster, to.subcluster);
+    const auto& s = at(subclusters, from.subcluster);
+    return from.node == to.node ? s.intra_node : s.inter_node;
   }
 
   friend bool operator==(const cluster&, const cluster&) = default;

@@ -30,6 +30,7 @@ HETSCHED_INLINE void validate_network(const cluster& c) {
     devices = checked_add(devices, checked_mul(s.nodes, s.devices_per_node));
     require(devices <= std::numeric_limits<int>::max(), ": too many devices");
     require(s.devices_per_node == 1 || usable(s.intra_node), ": intra_node needs bandwidth > 0 and latency >= 0");
+    require(s.nics >= 1, ": nics must be at least 1");
     require(
         !s.price_per_node_hour || (*s.price_per_node_hour >= 0 && *s.price_per_node_hour <= std::numeric_limits<double>::max()),
         ": price_per_node_hour must not be negative");
@@ -43,7 +44,7 @@ HETSCHED_INLINE void validate_network(const cluster& c) {
     const auto require = [&](bool holds, const char* what) {
       if (!holds) throw input_error("link " + at(c.subclusters, l.a).name + " - " + at(c.subclusters, l.b).name + what);
     };
-    require(usable(l.link), ": needs bandwidth > 0 and latency >= 0");
+    require(usable(l.link) && usable(l.back()), ": needs bandwidth > 0 and latency >= 0");
     require(joined.insert(std::minmax({l.a, l.b})).second, ": given twice");
   }
 }

@@ -51,10 +51,11 @@ struct lost_devices {
   part.name += " rest";
   while (taken(part.name)) part.name += "'";
   const int number = static_cast<int>(c.subclusters.size());
-  std::vector<cross_link> more{{lost.subcluster, number, s.inter_node, s.inter_node_path}};
+  std::vector<cross_link> more{{lost.subcluster, number, s.between_nodes(rest), s.inter_node_path}};
   for (const auto& l : c.links)
     if (l.a == lost.subcluster || l.b == lost.subcluster)
-      more.push_back({l.a == lost.subcluster ? number : l.a, l.b == lost.subcluster ? number : l.b, l.link, l.path});
+      more.push_back(
+          {l.a == lost.subcluster ? number : l.a, l.b == lost.subcluster ? number : l.b, l.link, l.path, l.bandwidth_back});
   c.subclusters.push_back(std::move(part));
   c.links.insert(c.links.end(), more.begin(), more.end());
   return c;

@@ -19,7 +19,10 @@ namespace hetsched {
 HETSCHED_INLINE cluster with_free_links(cluster c) {
   const hetsched::link free{.latency_s = 0, .bandwidth = infinity};
   for (auto& s : c.subclusters) s.intra_node = s.inter_node = free;
-  for (auto& l : c.links) l.link = free;
+  for (auto& l : c.links) {
+    l.link = free;
+    l.bandwidth_back = 0;
+  }
   return c;
 }
 

@@ -144,7 +144,8 @@ class cluster_parts {
     s.name = std::to_string(own);
     s.nodes = nodes;
     for (int other = 0; other < own; ++other)
-      if (const auto over = links_.between(at(to.origin, other), k)) to.hardware.links.push_back({other, own, *over});
+      if (const auto over = links_.between(at(to.origin, other), k))
+        to.hardware.links.push_back({other, own, *over, {}, links_.between(k, at(to.origin, other))->bandwidth});
     to.hardware.subclusters.push_back(std::move(s));
     to.origin.push_back(k);
     to.first_node.push_back(first_node);

@@ -38,21 +38,25 @@ HETSCHED_INLINE std::vector<device_id> devices_of(const cluster& c, const std::v
 
 namespace hetsched::detail {
 
-/// What carries one message at a time: of every device the port to send and the port to receive, of every node the same to other
+/// What carries one message at a time: of every device the port to send and the port to receive, of every node those to other
 /// nodes.
 class port_loads {
  public:
   explicit port_loads(std::span<const device_id> devices) : ports_(4 * devices.size()) {
     std::map<std::pair<int, int>, std::size_t> nodes;
     for (const auto& d : devices) node_of_.push_back(nodes.emplace(std::pair(d.subcluster, d.node), nodes.size()).first->second);
+    devices_on_.resize(nodes.size());
+    for (const auto node : node_of_) ++devices_on_[node];
   }
   [[nodiscard]] bool share_node(std::size_t a, std::size_t b) const { return node_of_[a] == node_of_[b]; }
-  void add(std::size_t from, std::size_t to, double seconds) {
+  /// `nics`: ports of a node to the other; as many of them work at once as the node has devices here.
+  void add(std::size_t from, std::size_t to, double seconds, int nics) {
     raise(4 * from, seconds);
     raise(4 * to + 1, seconds);
     if (share_node(from, to)) return;
-    raise(4 * node_of_[from] + 2, seconds);
-    raise(4 * node_of_[to] + 3, seconds);
+    const auto ports = [&](std::size_t device) { return std::min(nics, devices_on_[node_of_[device]]); };
+    raise(4 * node_of_[from] + 2, seconds / ports(from));
+    raise(4 * node_of_[to] + 3, seconds / ports(to));
   }
   /// The busiest since the last call.
   [[nodiscard]] double busiest_s() {
@@ -68,6 +72,7 @@ class port_loads {
     ports_[port] += seconds;
   }
   std::vector<std::size_t> node_of_;
+  std::vector<int> devices_on_;  // by node
   std::vector<double> ports_;
   std::vector<std::size_t> touched_;
 };
@@ -138,8 +143,9 @@ inline reshard_price price_of(const transfer_plan& p, const cluster& c, std::spa
         last_to = b;
       }
       const double bytes = static_cast<double>(m.elements) * element_bytes, seconds = over.transfer_s(bytes);
-      phase_ports.add(from, to, seconds);
-      if (p.phase_count() > 1) all_ports.add(from, to, seconds);
+      const int nics = a.subcluster == b.subcluster ? at(c.subclusters, a.subcluster).nics : 1;
+      phase_ports.add(from, to, seconds, nics);
+      if (p.phase_count() > 1) all_ports.add(from, to, seconds, nics);
       received[to] += m.elements;
       if (p.crosses(m)) cross += bytes;
     }

@@ -54,7 +54,7 @@ struct mixture {
   friend bool operator==(const mixture&, const mixture&) = default;
 };
 
-/// The slowest link between parts of two subclusters of a view; none where two parts have none.
+/// The slowest link from parts of a subcluster of a view to those of another; none where two parts have none.
 [[nodiscard]] inline std::optional<cross_link> slowest_between(const cluster& c, const std::vector<view_slice>& from,
                                                                const std::vector<view_slice>& to) {
   std::optional<cross_link> worst;
@@ -63,12 +63,16 @@ struct mixture {
       std::optional<cross_link> found;
       const auto& s = at(c.subclusters, a.subcluster);
       if (a.subcluster == b.subcluster)
-        found = cross_link{0, 0, s.nodes > 1 ? s.inter_node : s.intra_node, s.inter_node_path};
+        found = cross_link{0, 0, s.nodes > 1 ? s.between_nodes(std::min(a.devices, b.devices)) : s.intra_node, s.inter_node_path};
       else
         for (const auto& l : c.links)
-          if ((l.a == a.subcluster && l.b == b.subcluster) || (l.b == a.subcluster && l.a == b.subcluster)) found = l;
+          if (l.a == a.subcluster && l.b == b.subcluster)
+            found = l;
+          else if (l.b == a.subcluster && l.a == b.subcluster)
+            found = cross_link{l.b, l.a, l.back(), l.path, l.link.bandwidth};
       if (!found) return std::nullopt;
-      if (!worst || found->link.bandwidth < worst->link.bandwidth) worst = found;
+      const auto slower_way = [](const cross_link& l) { return std::min(l.link.bandwidth, l.back().bandwidth); };
+      if (!worst || slower_way(*found) < slower_way(*worst)) worst = found;
     }
   return worst;
 }
@@ -99,7 +103,8 @@ struct mixture {
   while (c.find(all.name)) all.name += "'";
   all.nodes = m.nodes;
   all.devices_per_node = devices;
-  all.intra_node = all.inter_node = slowest_between(c, {slices[0]}, {slices.begin() + 1, slices.end()})->link;
+  const auto slowest = *slowest_between(c, {slices[0]}, {slices.begin() + 1, slices.end()});
+  all.intra_node = all.inter_node = slower_of(slowest.link, slowest.back());
   return all;
 }
 

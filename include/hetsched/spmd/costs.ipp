@@ -11,6 +11,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
+#include <hetsched/cost/network/link_efficiency.hpp>
 #include <hetsched/spmd/costs.hpp>
 
 namespace hetsched {
@@ -19,19 +20,15 @@ HETSCHED_INLINE std::optional<rank_group<>> slowest_group(const cluster& c, std:
   if (devices.empty()) throw input_error("a stage needs devices");
   std::map<std::pair<int, int>, int> on_node;
   for (const auto& d : devices) ++on_node[{d.subcluster, d.node}];
-  const auto slower = [](std::optional<link>& worst, const link& one) {
-    if (!worst) worst = one;
-    worst->latency_s = std::max(worst->latency_s, one.latency_s);
-    worst->bandwidth = std::min(worst->bandwidth, one.bandwidth);
-  };
+  const auto slower = [](std::optional<link>& worst, const link& one) { worst = worst ? slower_of(*worst, one) : one; };
   std::optional<link> inside, across;
   for (std::size_t i = 0; i < devices.size(); ++i)
     for (std::size_t j = 0; j < i; ++j) {
       if (devices[i] == devices[j]) throw input_error("a stage has a device twice");
-      const auto between = c.between(devices[i], devices[j]);
-      if (!between) return std::nullopt;
+      const auto there = c.between(devices[i], devices[j]), back = c.between(devices[j], devices[i]);
+      if (!there || !back) return std::nullopt;
       const bool together = devices[i].subcluster == devices[j].subcluster && devices[i].node == devices[j].node;
-      slower(together ? inside : across, *between);
+      slower(together ? inside : across, slower_of(*there, *back));
     }
   const int per_node = on_node.begin()->second, ranks = static_cast<int>(devices.size());
   const bool even = std::all_of(on_node.begin(), on_node.end(), [&](const auto& node) { return node.second == per_node; });
@@ -40,6 +37,10 @@ HETSCHED_INLINE std::optional<rank_group<>> slowest_group(const cluster& c, std:
   rank_group<> group{.nodes = even ? static_cast<int>(on_node.size()) : ranks, .per_node = even ? per_node : 1};
   group.inside = even ? inside.value_or(none) : *across;
   group.across = across.value_or(none);
+  const auto& s = at(c.subclusters, devices.front().subcluster);
+  const bool one_subcluster =
+      std::all_of(devices.begin(), devices.end(), [&](const auto& d) { return d.subcluster == devices.front().subcluster; });
+  if (one_subcluster) group.rails = s.ports(group.per_node);
   return group;
 }
 
@@ -67,14 +68,14 @@ namespace detail {
   const int n = group.ranks();
   if (n == 1) return {};
   const auto by_largest = [&](collective kind) {
-    return line_through(fastest_collective_s(kind, group, bytes), fastest_collective_s(kind, group, bytes * n), n);
+    return line_through(library_collective_s(kind, group, bytes), library_collective_s(kind, group, bytes * n), n);
   };
-  return {.all_reduce = {fastest_collective_s(collective::all_reduce, group, bytes), 0},
+  return {.all_reduce = {library_collective_s(collective::all_reduce, group, bytes), 0},
           .reduce_scatter = by_largest(collective::reduce_scatter),
           .padded_gather = by_largest(collective::all_gather),
-          .broadcast_gather = {n * fastest_collective_s(collective::broadcast, group, bytes / n), 0},
-          .all_to_all = line_through(fastest_collective_s(collective::all_to_all, group, bytes / n),
-                                     fastest_collective_s(collective::all_to_all, group, bytes), n)};
+          .broadcast_gather = {n * library_collective_s(collective::broadcast, group, bytes / n), 0},
+          .all_to_all = line_through(library_collective_s(collective::all_to_all, group, bytes / n),
+                                     library_collective_s(collective::all_to_all, group, bytes), n)};
 }
 
 }  // namespace detail

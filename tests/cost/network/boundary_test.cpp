@@ -22,6 +22,7 @@ cluster some_cluster(random_source& random) {
   cluster c;
   for (int k = 0; k < 2; ++k)
     c.subclusters.push_back({"s", {}, random.integer(1, 4), 1 << random.integer(0, 3), some_link(random), some_link(random)});
+  for (auto& s : c.subclusters) s.nics = random.integer(1, 4);
   c.links = {{0, 1, some_link(random)}};
   return c;
 }
@@ -109,6 +110,53 @@ TEST_CASE("prices of boundaries are those of the transfer plans that they stand 
   CHECK(several > 300);
   CHECK(overlapping > 100);
   CHECK(near_pairs > 100);
+}
+
+TEST_CASE("the gradient goes back at the bandwidth of its direction, as what is best over the slower one") {
+  random_source random(815);
+  int several = 0;
+  for (int n = 0; n < 300; ++n) {
+    auto c = some_cluster(random);
+    c.links[0].bandwidth_back = c.links[0].link.bandwidth / random.uniform(1, 20);
+    const auto a = some_placement(random, c, 0), b = some_placement(random, c, 1);
+    const auto over = [&](double bandwidth, const placement& from, const placement& to) {
+      auto same = c;
+      same.links[0].link.bandwidth = bandwidth;
+      same.links[0].bandwidth_back = 0;
+      return boundary_cost(same, from, to, proximity::other_node, 1'000'000'000);
+    };
+    const auto slow = over(c.links[0].bandwidth_back, a, b), fast = over(c.links[0].link.bandwidth, a, b);
+    const auto found = boundary_cost(c, a, b, proximity::other_node, 1'000'000'000);
+    CAPTURE(n);
+    REQUIRE(found.strategy == slow.strategy);
+    REQUIRE(found.extra_bytes == slow.extra_bytes);
+    REQUIRE(found.backward_s == doctest::Approx(slow.forward_s));
+    REQUIRE(found.occupied_s() == doctest::Approx(slow.occupied_s()));
+    REQUIRE(found.forward_s < found.backward_s);
+    REQUIRE(found.forward_s >= fast.forward_s * (1 - 1e-12));
+    if (fast.strategy == slow.strategy && fast.extra_bytes == slow.extra_bytes)
+      REQUIRE(found.forward_s == doctest::Approx(fast.forward_s));
+    // The other way round, forward is slow.
+    const auto turned = boundary_cost(c, b, a, proximity::other_node, 1'000'000'000);
+    REQUIRE(turned.forward_s == doctest::Approx(over(c.links[0].bandwidth_back, b, a).forward_s));
+    REQUIRE(turned.backward_s < turned.forward_s);
+    several += found.strategy != name_of(reshard_strategy::direct);
+  }
+  CHECK(several > 30);
+}
+
+TEST_CASE("each of eight devices sends to the next node by a port of its own, if there are eight") {
+  cluster c;
+  c.subclusters = {{"a", {}, 2, 8, {0, 1e15}, {0, 1e9}}};
+  const placement stage{.mesh = {0, 1, 8}, .degrees = {.data = 8}};
+  const auto seconds = [&](int nics) {
+    c.subclusters[0].nics = nics;
+    return boundary_cost(c, stage, stage, proximity::other_node, 8'000'000'000).forward_s;
+  };
+  CHECK(seconds(1) == doctest::Approx(8));
+  CHECK(seconds(4) == doctest::Approx(2));
+  CHECK(seconds(8) == doctest::Approx(1));
+  CHECK(seconds(16) == doctest::Approx(1));
 }
 
 TEST_CASE("no link, no transfer") {

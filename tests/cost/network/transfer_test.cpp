@@ -114,3 +114,27 @@ TEST_CASE("what two stages share crosses once either way; replicas hand each oth
     }
   CHECK(shared_reduction_s(c, a(1), {{2, 1, 1}, {}}, 1e9) == never);
 }
+
+TEST_CASE("messages go by their direction, sums by the slower one") {
+  auto c = three_parts();
+  c.links[0].bandwidth_back = 1e8;
+  const placement a{{0, 1, 4}, {}}, b{{1, 1, 2}, {}};
+  CHECK(stage_transfer_s(c, a.mesh, b.mesh, 5e8) == doctest::Approx(1e-3 + 0.5));
+  CHECK(stage_transfer_s(c, b.mesh, a.mesh, 5e8) == doctest::Approx(1e-3 + 5));
+  for (const auto& holders : {std::vector{a, b}, std::vector{b, a}}) {
+    CHECK(gradient_reduction_s(c, holders, 1e9) == doctest::Approx(2 * (1e-3 + 0.5e9 / 1e8)));
+    CHECK(gradient_reduction_s(c, link_index(c), holders, 1e9) == gradient_reduction_s(c, holders, 1e9));
+  }
+}
+
+TEST_CASE("sums between nodes use all their ports, a message one") {
+  auto c = three_parts();
+  const placement a{{0, 1, 4}, {}};
+  const double one_s = gradient_reduction_s(c, std::vector{a, a}, 1e9);
+  c.subclusters[0].nics = 2;
+  CHECK(gradient_reduction_s(c, std::vector{a, a}, 1e9) == doctest::Approx(2 * (1e-5 + 0.25e9 / 1e10)));
+  c.subclusters[0].nics = 8;  // more than devices
+  CHECK(gradient_reduction_s(c, std::vector{a, a}, 1e9) == doctest::Approx(2 * (1e-5 + 0.125e9 / 1e10)));
+  CHECK(one_s == doctest::Approx(2 * (1e-5 + 0.5e9 / 1e10)));
+  CHECK(stage_transfer_s(c, a.mesh, a.mesh, 1e9) == doctest::Approx(1e-5 + 0.1));
+}

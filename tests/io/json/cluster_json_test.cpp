@@ -133,6 +133,55 @@ TEST_CASE("how GPUs reach each other over a link is kept, and NCCL does where no
   }
 }
 
+TEST_CASE("the kind of the link in a node: told, or what its bandwidth says between such devices") {
+  const auto parse = [](const std::string& link, const std::string& device = "A100-SXM4-40GB") {
+    return parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [{"name": "a", "device": ")" + device +
+                             R"(", "nodes": 1, "devices_per_node": 8, "intra_node": {"latency_us": 5, )" + link + "}}]}",
+                         "x.json");
+  };
+  const auto kind = [&](const std::string& link, const std::string& device = "A100-SXM4-40GB") {
+    const auto c = parse(link, device);
+    CHECK(parse_cluster(to_json(c), "y.json") == c);
+    return c.subclusters[0].intra_node.kind;
+  };
+  CHECK(kind("\"gbit_per_s\": 2400") == link_kind::nvlink);
+  CHECK(kind("\"gbit_per_s\": 3600", "NVIDIA H100 80GB HBM3") == link_kind::nvlink_sharp);
+  CHECK(kind("\"gbit_per_s\": 256", "L40S") == link_kind::pcie);
+  CHECK(kind("\"gbit_per_s\": 2100") == link_kind::measured);
+  CHECK(kind("\"gbit_per_s\": 2400, \"kind\": \"measured\"") == link_kind::measured);
+  CHECK(kind("\"gbit_per_s\": 128, \"kind\": \"pcie-p2p\"", "L40S") == link_kind::pcie_p2p);
+  CHECK_THROWS_WITH_AS((void)parse("\"gbit_per_s\": 256, \"kind\": \"pci\""),
+                       doctest::Contains("x.json: /subclusters/0/intra_node/kind: found \"pci\", expected one of"), file_error);
+}
+
+TEST_CASE("network ports of a node, and links that differ by direction") {
+  const auto parse = [](const std::string& nics, const std::string& gbit, const std::string& inside = "100") {
+    return parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+      {"name": "a", "device": "T4", "nodes": 2, "devices_per_node": 1, "inter_node": {"gbit_per_s": )" +
+                             inside + R"(, "latency_us": 5})" + nics + R"(},
+      {"name": "b", "device": "T4", "nodes": 1, "devices_per_node": 1}],
+      "links": [{"between": ["a", "b"], "latency_us": 20, "gbit_per_s": )" +
+                             gbit + "}]}",
+                         "x.json");
+  };
+  const auto c = parse(", \"nics\": 8", "[1, 20]");
+  CHECK(c.subclusters[0].nics == 8);
+  CHECK(c.subclusters[1].nics == 1);
+  CHECK(c.between(0, 1)->bandwidth == gbit_per_s(1));
+  CHECK(c.between(1, 0)->bandwidth == gbit_per_s(20));
+  CHECK(c.between(1, 0)->latency_s == doctest::Approx(2e-5));
+  CHECK(parse_cluster(to_json(c), "y.json") == c);
+  CHECK(parse("", "3").links[0].bandwidth_back == 0);
+  const auto refused = [&](const std::string& nics, const std::string& gbit, const std::string& inside, const char* why) {
+    CHECK_THROWS_WITH_AS((void)parse(nics, gbit, inside), doctest::Contains(why), file_error);
+  };
+  refused(", \"nics\": 0", "1", "1", "x.json: /subclusters/0/nics");
+  refused("", "[1]", "1", "/links/0/gbit_per_s: found an array of 1, expected a bandwidth, or two");
+  refused("", "[1, 0]", "1", "/links/0/gbit_per_s/1");
+  refused("", "[1, 2, 3]", "1", "/links/0/gbit_per_s");
+  refused("", "1", "[1, 2]", "/subclusters/0/inter_node/gbit_per_s");
+}
+
 TEST_CASE("without links a pair cannot exchange data, and one node needs no inter_node link") {
   const auto c = parse_cluster(R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
       {"name": "a", "device": "T4", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 64, "latency_us": 5}},

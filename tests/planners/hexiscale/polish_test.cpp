@@ -50,13 +50,17 @@ TEST_CASE("the devices of a pipeline, by node") {
 }
 
 TEST_CASE("some devices make a cluster of their own, and their stages go back where they came from") {
-  const auto hardware = two_kinds();
+  auto hardware = two_kinds();
+  hardware.links[0].bandwidth_back = 5e8;
+  hardware.subclusters[0].nics = 3;
   const detail::cut_out part(hardware, {{{0, 1, 2}, 2}, {{0, 1, 4}, 4}, {{0, 1, 4}, 8}, {{1, 1, 3}, 5}});
   REQUIRE(part.hardware.subclusters.size() == 3);
   CHECK(part.hardware.subclusters[1].nodes == 2);
   CHECK(part.hardware.subclusters[2].devices_per_node == 3);
-  CHECK(part.hardware.between(0, 1) == hardware.subclusters[0].inter_node);
+  CHECK(part.hardware.between(0, 1) == hardware.subclusters[0].between_nodes(2));  // a pair has two of its node's ports
+  CHECK(part.hardware.between(1, 0) == part.hardware.between(0, 1));
   CHECK(part.hardware.between(0, 2) == hardware.between(0, 1));
+  CHECK(part.hardware.between(2, 0) == hardware.between(1, 0));
   CHECK(part.in_whole(device_group{{0, 1, 1}, 1}) == std::vector<device_group>{{{0, 1, 1}, 3}});
   CHECK(part.in_whole(device_group{{1, 2, 4}, 0}) == std::vector<device_group>{{{0, 1, 4}, 4}, {{0, 1, 4}, 8}});
   CHECK(part.in_whole(device_group{{1, 1, 2}, 6}) == std::vector<device_group>{{{0, 1, 2}, 10}});

@@ -15,7 +15,8 @@ namespace hetsched {
 /// What it takes to move a microbatch's tensor of `bytes` from one stage to the next, and its gradient back, by the cheapest of
 /// direct, regroup_before, regroup_after and one_to_one: batch cut over data, sequence over context and tensor, evenly. Prices
 /// are those of price_of; a stage lies on whole nodes or on a part of one. Over intra_node if both are on one node, inter_node in
-/// one subcluster, else the link between the subclusters, of which every pair of nodes has the bandwidth.
+/// one subcluster, else the link between the subclusters, of which every pair of nodes has the bandwidth. The gradient takes the
+/// same messages back, at the bandwidth of its direction; what is cheapest over the slower one is chosen.
 /// Returns: infinity where no link leads.
 /// Throws: input_error for a stage of less than 1 x 1 devices, of degrees below 1 or for more devices than it has, or on a
 /// subcluster that the cluster does not have, and for less than 0 bytes.

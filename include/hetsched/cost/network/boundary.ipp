@@ -24,6 +24,7 @@ namespace hetsched::detail {
 /// A stage at a boundary: its devices hold a grid of `data` by `rest` equal parts of the batch and of the sequence.
 struct boundary_side {
   int data = 1, rest = 1, per_node = 1, nodes = 1;
+  int ports = 1;  // of a node, to nodes of its subcluster
   link inside_node{}, between_nodes{};
 
   boundary_side(const cluster& c, const placement& p)
@@ -31,6 +32,7 @@ struct boundary_side {
         rest(p.degrees.context * p.degrees.tensor),
         per_node(p.mesh.devices_per_node),
         nodes(p.mesh.nodes),
+        ports(subcluster_of(c, p.mesh).ports(p.mesh.devices_per_node)),
         inside_node(subcluster_of(c, p.mesh).intra_node),
         between_nodes(subcluster_of(c, p.mesh).inter_node) {}
   [[nodiscard]] int devices() const { return data * rest; }
@@ -56,54 +58,91 @@ struct even_overlap {
   return found;
 }
 
+/// What leads from one stage to the next.
+struct boundary_way {
+  link there{}, back{};
+  bool one_subcluster = false, one_node = false;
+};
+
 /// Prices the ways over one boundary as price_of does, without writing down the messages. Devices are numbered as in transfer
 /// plans.
 class boundary_pricer {
  public:
-  /// `cross`: the link between the stages.
-  boundary_pricer(const boundary_side& from, const boundary_side& to, const link& cross, bool on_one_node, double bytes)
+  boundary_pricer(const boundary_side& from, const boundary_side& to, const boundary_way& way, double bytes)
       : from_(from),
         to_(to),
-        cross_(cross),
-        on_one_node_(on_one_node),
+        way_(way),
+        cross_(slower_of(way.there, way.back)),
         bytes_(bytes),
         data_(overlaps_of(from.data, to.data)),
         rest_(overlaps_of(from.rest, to.rest)),
         ports_(2 * as_size(from.devices() + to.devices() + from.nodes + to.nodes)),
         carried_(ports_.size()) {}
 
-  [[nodiscard]] double direct() {
-    for_each_overlap([&](int i, int j, double share) { send(i, from_.devices() + j, share); });
-    return busiest();
-  }
-
+  // The way that is cheapest over the slower of both directions, which the messages of the gradient take back.
   [[nodiscard]] transfer_cost best() {
-    const double seconds = direct();
-    transfer_cost best(seconds, seconds, 0, 0, name_of(reshard_strategy::direct));
-    const auto consider = [&](reshard_strategy s, double price) {
-      const double occupied_s = busiest_overall();
-      if (!(price < best.forward_s)) return;
-      best = {price, price, 0, static_cast<bytes_t>(extra_ * bytes_ + 0.5), name_of(s)};
-      // Rounding apart, no port carries more in all phases than these take. The gradient takes the same messages back.
-      if (occupied_s < price) best.forward_occupied_s = best.backward_occupied_s = occupied_s;
+    const auto chosen = cheapest();
+    auto cost = chosen.cost;
+    if (way_.there == way_.back) return cost;
+    const auto over = [&](const link& one) {
+      cross_ = one;
+      const double seconds = price(chosen.strategy, chosen.parts), occupied_s = busiest_overall();
+      return std::pair(seconds, std::min(seconds, occupied_s));
     };
-    // What every way takes at least that crosses in as many messages as there are devices on the smaller side.
-    const int ways = on_one_node_ ? std::min(from_.devices(), to_.devices()) : std::min(from_.nodes, to_.nodes);
-    const int fewest = std::min(from_.devices(), to_.devices());
-    const double aligned = (fewest + ways - 1) / ways * cross_.latency_s + bytes_ / ways / cross_.bandwidth;
-    if (seconds > aligned) {
-      consider(reshard_strategy::regroup_before, regroup_before());
-      consider(reshard_strategy::regroup_after, regroup_after());
-    }
-    const int outer = std::gcd(from_.data, to_.data);
-    if (best.forward_s > cross_.latency_s + bytes_ / ways / cross_.bandwidth)
-      consider(reshard_strategy::one_to_one, one_to_one(outer));
-    if (outer > 1 && best.forward_s > cross_.latency_s + bytes_ / cross_.bandwidth)
-      consider(reshard_strategy::one_to_one, one_to_one(1));
-    return best;
+    const auto [there_s, there_busy_s] = over(way_.there);
+    const auto [back_s, back_busy_s] = over(way_.back);
+    cost.forward_s = there_s;
+    cost.backward_s = back_s;
+    cost.forward_occupied_s = there_busy_s;
+    cost.backward_occupied_s = back_busy_s;
+    return cost;
   }
 
  private:
+  struct choice {
+    transfer_cost cost;
+    reshard_strategy strategy = reshard_strategy::direct;
+    int parts = 1;  // of one_to_one
+  };
+
+  [[nodiscard]] choice cheapest() {
+    const double seconds = price(reshard_strategy::direct, 1);
+    static_cast<void>(busiest_overall());
+    choice best{{seconds, seconds, 0, 0, name_of(reshard_strategy::direct)}};
+    const auto consider = [&](reshard_strategy s, int parts = 1) {
+      const double price_s = price(s, parts), occupied_s = busiest_overall();
+      if (!(price_s < best.cost.forward_s)) return;
+      best = {{price_s, price_s, 0, static_cast<bytes_t>(extra_ * bytes_ + 0.5), name_of(s)}, s, parts};
+      // Rounding apart, no port carries more in all phases than these take. The gradient takes the same messages back.
+      if (occupied_s < price_s) best.cost.forward_occupied_s = best.cost.backward_occupied_s = occupied_s;
+    };
+    // What every way takes at least that crosses in as many messages as there are devices on the smaller side.
+    const auto ports_of = [&](const boundary_side& s) { return way_.one_node ? s.devices() : s.nodes * cross_ports(s); };
+    const int ways = std::min(ports_of(from_), ports_of(to_));
+    const int fewest = std::min(from_.devices(), to_.devices());
+    const double turns = std::max(1.0, static_cast<double>(fewest) / ways);
+    const double aligned = turns * cross_.latency_s + bytes_ / ways / cross_.bandwidth;
+    if (seconds > aligned) {
+      consider(reshard_strategy::regroup_before);
+      consider(reshard_strategy::regroup_after);
+    }
+    const int outer = std::gcd(from_.data, to_.data);
+    if (best.cost.forward_s > cross_.latency_s + bytes_ / ways / cross_.bandwidth) consider(reshard_strategy::one_to_one, outer);
+    if (outer > 1 && best.cost.forward_s > cross_.latency_s + bytes_ / cross_.bandwidth) consider(reshard_strategy::one_to_one);
+    return best;
+  }
+
+  [[nodiscard]] double price(reshard_strategy strategy, int parts) {
+    if (strategy == reshard_strategy::regroup_before) return regroup_before();
+    if (strategy == reshard_strategy::regroup_after) return regroup_after();
+    if (strategy == reshard_strategy::one_to_one) return one_to_one(parts);
+    for_each_overlap([&](int i, int j, double share) { send(i, from_.devices() + j, share); });
+    return phase();
+  }
+
+  // Ports of a node that lead to the other stage.
+  [[nodiscard]] int cross_ports(const boundary_side& s) const { return way_.one_subcluster ? s.ports : 1; }
+
   template <class Visit>
   void for_each_overlap(Visit&& visit) const {
     for (const auto& d : data_)
@@ -120,20 +159,15 @@ class boundary_pricer {
     const bool crosses = from < sources && to >= sources;
     const auto& side = to < sources ? from_ : to_;
     const auto a = node_port(from), b = node_port(to);
-    const bool leaves = crosses ? !on_one_node_ : a != b;
+    const bool leaves = crosses ? !way_.one_node : a != b;
     const double seconds = (crosses ? cross_ : leaves ? side.between_nodes : side.inside_node).transfer_s(share * bytes_);
     ports_[2 * as_size(from)] += seconds;
     ports_[2 * as_size(to) + 1] += seconds;
     if (!leaves) return;
-    ports_[2 * a] += seconds;
-    ports_[2 * b + 1] += seconds;
+    ports_[2 * a] += seconds / (crosses ? cross_ports(from_) : side.ports);
+    ports_[2 * b + 1] += seconds / (crosses ? cross_ports(to_) : side.ports);
   }
-  [[nodiscard]] double busiest() {
-    double most = 0;
-    for (auto& p : ports_) most = std::max(most, std::exchange(p, 0.0));
-    return most;
-  }
-  // The same at the end of one of several phases.
+  // The busiest port, at the end of a phase.
   [[nodiscard]] double phase() {
     double most = 0;
     for (std::size_t p = 0; p < ports_.size(); ++p) {
@@ -199,8 +233,8 @@ class boundary_pricer {
 
   const boundary_side& from_;
   const boundary_side& to_;
+  const boundary_way& way_;
   link cross_;
-  bool on_one_node_;
   double bytes_;
   std::vector<even_overlap> data_, rest_;
   std::vector<double> ports_;    // to send and to receive, of devices, then of nodes
@@ -224,10 +258,14 @@ template <class Links>
   expect_count(bytes, "the bytes of a boundary", 0, std::int64_t{1} << 60);
   const bool joined = from.mesh.subcluster == to.mesh.subcluster;
   const bool on_one_node = joined && (near == proximity::same_node || subcluster_of(c, from.mesh).nodes == 1);
-  const auto over = on_one_node ? subcluster_of(c, from.mesh).intra_node : link_between(c, links, from.mesh, to.mesh);
-  if (!over) return {std::numeric_limits<double>::infinity()};
+  const auto link_from = [&](const placement& a, const placement& b) {
+    return on_one_node ? subcluster_of(c, a.mesh).intra_node : link_between(c, links, a.mesh, b.mesh);
+  };
+  const auto over = link_from(from, to), back = link_from(to, from);
+  if (!over || !back) return {std::numeric_limits<double>::infinity()};
   const boundary_side here(c, from), there(c, to);
-  auto best = boundary_pricer(here, there, *over, on_one_node, static_cast<double>(bytes)).best();
+  const boundary_way way{*over, *back, joined, on_one_node};
+  auto best = boundary_pricer(here, there, way, static_cast<double>(bytes)).best();
   best.bytes = bytes;
   return best;
 }

@@ -61,14 +61,14 @@ struct loaded {
   [[nodiscard]] double transfer_s(double bytes) const { return hop.transfer_s(bytes * load); }
 };
 
-/// The slowest link of a ring through all nodes, where one rank of each node talks to the next node.
+/// The slowest link of rings through all nodes, one for each rail, in each of which one rank of a node talks to the next node.
 template <transfer_model Inside, transfer_model Across>
 struct slowest_hop {
   const rank_group<Inside, Across>& group;
 
   [[nodiscard]] double transfer_s(double bytes) const {
     if (group.nodes == 1) return group.inside.transfer_s(bytes);
-    const double across = group.across.transfer_s(bytes);
+    const double across = group.across.transfer_s(bytes / std::min(group.rails, group.per_node));
     return group.per_node == 1 ? across : std::max(across, group.inside.transfer_s(bytes));
   }
 };

@@ -26,8 +26,8 @@ template <class Links>
 
 }  // namespace detail
 
-/// The link between two stages: that of their subclusters; inside a subcluster of several nodes its inter_node link, else its
-/// intra_node link. None where no link joins the subclusters. O(links).
+/// The link from one stage to another: that of their subclusters; inside a subcluster of several nodes its inter_node link, of
+/// one port, else its intra_node link. None where no link joins the subclusters. O(links).
 /// Throws: input_error for subclusters that the cluster does not have.
 [[nodiscard]] inline std::optional<link> link_between(const cluster& c, const submesh& from, const submesh& to) {
   return detail::link_between(c, c, from, to);
@@ -46,9 +46,9 @@ template <class Links>
 [[nodiscard]] std::int64_t union_of_cuts(std::span<const placement> holders);
 
 /// Seconds to add up `bytes` of gradients that each of several stages holds, cut over its tensor ranks as it likes: a ring for
-/// every piece of the union of their cuts. Every hop is as slow as the slowest link between any two of the stages, where the
-/// ports of their nodes (on one node: of their devices) work at once, each on one piece at a time; infinity where two have no
-/// link. O(holders^2 * links + pieces * holders).
+/// every piece of the union of their cuts. Every hop is as slow as the slowest link between any two of the stages, in the slower
+/// direction, where the ports of their nodes (on one node: of their devices) work at once, each on one piece at a time; infinity
+/// where two have no link. O(holders^2 * links + pieces * holders).
 /// Throws: as stage_transfer_s and union_of_cuts, and input_error for a stage of less than 1 x 1 devices.
 /// Source: HexiScale sec. 3.2 (asymmetric gradients).
 [[nodiscard]] double gradient_reduction_s(const cluster& c, std::span<const placement> holders, double bytes);

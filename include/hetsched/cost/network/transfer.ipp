@@ -43,12 +43,18 @@ template <class Links>
   for (std::size_t a = 0; a < holders.size(); ++a)
     for (std::size_t b = a + 1; b < holders.size(); ++b) {
       const auto &x = holders[a].mesh, &y = holders[b].mesh;
-      const auto over = link_between(c, links, x, y);
-      if (!over) return std::numeric_limits<double>::infinity();
-      const bool on_one_node = x.subcluster == y.subcluster && subcluster_of(c, x).nodes == 1;
-      const int ports = on_one_node ? std::min(x.device_count(), y.device_count()) : std::min(x.nodes, y.nodes);
+      const auto there = link_between(c, links, x, y), back = link_between(c, links, y, x);
+      if (!there || !back) return std::numeric_limits<double>::infinity();
+      const auto over = slower_of(*there, *back);
+      const auto& s = subcluster_of(c, x);
+      const bool joined = x.subcluster == y.subcluster;
+      const auto ports_of = [&](const submesh& m) {
+        if (!joined) return m.nodes;
+        return s.nodes == 1 ? m.device_count() : m.nodes * s.ports(m.devices_per_node);
+      };
+      const int ports = std::min(ports_of(x), ports_of(y));
       const auto each = (pieces + ports - 1) / ports;
-      slowest_s = std::max(slowest_s, static_cast<double>(each) * over->latency_s + bytes / n / ports / over->bandwidth);
+      slowest_s = std::max(slowest_s, static_cast<double>(each) * over.latency_s + bytes / n / ports / over.bandwidth);
     }
   return 2 * (n - 1) * slowest_s;
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
 #include <map>
 #include <set>
 #include <string>
@@ -23,8 +22,9 @@
 namespace hetsched::detail {
 
 [[nodiscard]] inline link read_link(const json_value& value) {
-  return {.latency_s = seconds_from_us(value.at("latency_us").number(0, 1e9)),
-          .bandwidth = gbit_per_s(value.at("gbit_per_s").positive(1e9))};
+  const auto gbit = value.at("gbit_per_s");
+  if (gbit.kind() == json_kind::list) gbit.expected("one number: only links between subclusters have two, there and back");
+  return {.latency_s = seconds_from_us(value.at("latency_us").number(0, 1e9)), .bandwidth = gbit_per_s(gbit.positive(1e9))};
 }
 
 /// Requires: the value may have the keys nccl and nic.
@@ -43,8 +43,25 @@ inline void write_path(nlohmann::ordered_json& out, const gpu_path& path) {
   if (!path.nic.empty()) out["nic"] = path.nic;
 }
 
+/// A link inside a node; its kind, where it is not told, is what its bandwidth says between such devices.
+[[nodiscard]] inline link read_node_link(const json_value& value, const device& between) {
+  auto l = read_link(value);
+  const auto told = value.find("kind");
+  if (!told) {
+    l.kind = usual_link_kind(between, l.bandwidth);
+    return l;
+  }
+  const auto kind = find_link_kind(told->text());
+  if (!kind) told->expected("one of measured, nvlink, nvlink-sharp, pcie-p2p, pcie");
+  l.kind = *kind;
+  return l;
+}
+
+/// The number that is read as this bandwidth.
+[[nodiscard]] inline double written_gbit(double bandwidth) { return preimage(bandwidth, bandwidth * 8 / 1e9, gbit_per_s); }
+
 inline void write_link(nlohmann::ordered_json& out, const link& l) {
-  out["gbit_per_s"] = preimage(l.bandwidth, l.bandwidth * 8 / 1e9, gbit_per_s);
+  out["gbit_per_s"] = written_gbit(l.bandwidth);
   out["latency_us"] = preimage(l.latency_s, l.latency_s * 1e6, seconds_from_us);
 }
 
@@ -107,6 +124,21 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
   return a;
 }
 
+/// A link between subclusters a and b; with two bandwidths they are from a to b, and back.
+/// Requires: the value may have the keys nccl and nic.
+[[nodiscard]] inline cross_link read_cross_link(const json_value& value, int a, int b) {
+  cross_link l{.a = a, .b = b, .path = read_path(value)};
+  const auto gbit = value.at("gbit_per_s");
+  if (gbit.kind() != json_kind::list) {
+    l.link = read_link(value);
+    return l;
+  }
+  if (gbit.size() != 2) gbit.expected("a bandwidth, or two: from the first subcluster to the second, and back");
+  l.link = {.latency_s = seconds_from_us(value.at("latency_us").number(0, 1e9)), .bandwidth = gbit_per_s(gbit[0].positive(1e9))};
+  l.bandwidth_back = gbit_per_s(gbit[1].positive(1e9));
+  return l;
+}
+
 /// Links between the subclusters of a cluster, which are added to it.
 inline void read_links(const json_value& links, cluster& result) {
   std::map<std::string, int> position_of;
@@ -126,7 +158,7 @@ inline void read_links(const json_value& links, cluster& result) {
     }
     if (ends[0] == ends[1]) between.fail("a link joins two different subclusters; inside one it is inter_node");
     if (!joined.insert(std::minmax({ends[0], ends[1]})).second) between.fail("these two subclusters already have a link");
-    result.links.push_back({.a = ends[0], .b = ends[1], .link = detail::read_link(value), .path = detail::read_path(value)});
+    result.links.push_back(detail::read_cross_link(value, ends[0], ends[1]));
   }
 }
 
@@ -153,7 +185,7 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
   if (subclusters.size() == 0) subclusters.expected("at least one subcluster");
   for (std::size_t i = 0; i < subclusters.size(); ++i) {
     const auto value = subclusters[i];
-    value.object({"name", "device", "nodes", "devices_per_node", "intra_node", "inter_node", "price_per_node_hour"});
+    value.object({"name", "device", "nodes", "devices_per_node", "intra_node", "inter_node", "nics", "price_per_node_hour"});
     subcluster s;
     s.name = value.at("name").name();
     if (result.find(s.name)) value.at("name").expected("a name that no other subcluster has");
@@ -162,13 +194,13 @@ HETSCHED_INLINE cluster_file parse_cluster_file(std::string_view text, std::stri
     s.nodes = value.at("nodes").count(1, max_devices);
     s.devices_per_node = value.at("devices_per_node").count(1, max_devices);
     // A link that nothing uses may be left out.
-    const auto link_of = [&](const char* key, std::initializer_list<std::string_view> keys, bool used) {
-      if (!used && !value.has(key)) return link{.latency_s = 0, .bandwidth = gbit_per_s(1e9)};
-      return detail::read_link(value.at(key).object(keys));
-    };
-    s.intra_node = link_of("intra_node", {"gbit_per_s", "latency_us"}, s.devices_per_node > 1);
-    s.inter_node = link_of("inter_node", {"gbit_per_s", "latency_us", "nccl", "nic"}, s.nodes > 1);
+    s.intra_node = s.inter_node = {.latency_s = 0, .bandwidth = gbit_per_s(1e9)};
+    if (s.devices_per_node > 1 || value.has("intra_node"))
+      s.intra_node = detail::read_node_link(value.at("intra_node").object({"gbit_per_s", "latency_us", "kind"}), s.device);
+    if (s.nodes > 1 || value.has("inter_node"))
+      s.inter_node = detail::read_link(value.at("inter_node").object({"gbit_per_s", "latency_us", "nccl", "nic"}));
     if (const auto between = value.find("inter_node")) s.inter_node_path = detail::read_path(*between);
+    if (const auto nics = value.find("nics")) s.nics = nics->count(1, max_devices);
     if (const auto price = value.find("price_per_node_hour")) s.price_per_node_hour = price->number(0, 1e9);
     if (static_cast<std::int64_t>(s.nodes) * s.devices_per_node + result.device_count() > max_devices)
       value.fail("more than " + std::to_string(max_devices) + " devices in all");
@@ -194,8 +226,11 @@ HETSCHED_INLINE std::string to_json(const cluster& c) {
     nlohmann::ordered_json value{
         {"name", s.name}, {"device", s.device.name}, {"nodes", s.nodes}, {"devices_per_node", s.devices_per_node}};
     detail::write_link(value["intra_node"], s.intra_node);
+    if (s.intra_node.kind != usual_link_kind(s.device, s.intra_node.bandwidth))
+      value["intra_node"]["kind"] = name_of(s.intra_node.kind);
     detail::write_link(value["inter_node"], s.inter_node);
     detail::write_path(value["inter_node"], s.inter_node_path);
+    if (s.nics != 1) value["nics"] = s.nics;
     if (s.price_per_node_hour) value["price_per_node_hour"] = *s.price_per_node_hour;
     subclusters.push_back(std::move(value));
   }
@@ -204,6 +239,10 @@ HETSCHED_INLINE std::string to_json(const cluster& c) {
     nlohmann::ordered_json value;
     value["between"] = {name(l.a), name(l.b)};
     detail::write_link(value, l.link);
+    if (l.bandwidth_back != 0) {
+      const double there = value["gbit_per_s"];
+      value["gbit_per_s"] = {there, detail::written_gbit(l.bandwidth_back)};
+    }
     detail::write_path(value, l.path);
     links.push_back(std::move(value));
   }

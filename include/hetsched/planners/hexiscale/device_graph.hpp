@@ -81,7 +81,7 @@ struct machine_part {
   std::vector<double> between(count * count);
   for (const auto& l : hardware.links) {
     const auto a = as_size(l.a), b = as_size(l.b);
-    between[a * count + b] = between[b * count + a] = l.link.bandwidth;
+    between[a * count + b] = between[b * count + a] = std::min(l.link.bandwidth, l.back().bandwidth);
   }
   for (std::size_t a = 0; a < n; ++a) {
     const auto k = as_size(parts[a].subcluster);

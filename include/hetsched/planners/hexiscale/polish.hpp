@@ -72,8 +72,13 @@ struct cut_out {
     for (int b = 0; b < count; ++b)
       for (int a = 0; a < b; ++a) {
         const int x = at(origin, a), y = at(origin, b);
-        const auto over = x == y ? at(whole.subclusters, x).inter_node : links.between(x, y);
-        if (over) hardware.links.push_back({a, b, *over});
+        const auto way = [&](int from, int to) {
+          if (from != to) return links.between(from, to);
+          const int devices =
+              std::min(at(hardware.subclusters, a).devices_per_node, at(hardware.subclusters, b).devices_per_node);
+          return std::optional(at(whole.subclusters, from).between_nodes(devices));
+        };
+        if (const auto over = way(x, y)) hardware.links.push_back({a, b, *over, {}, way(y, x)->bandwidth});
       }
   }
 

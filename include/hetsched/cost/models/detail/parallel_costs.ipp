@@ -172,13 +172,14 @@ HETSCHED_INLINE double parallel_costs::among_parts_s(std::span<const stage_part>
   double slowest_s = 0;
   for (std::size_t a = 0; a < parts.size(); ++a) {
     const auto& mesh = parts[a].where.mesh;
-    const auto& s = subcluster_of(cluster_, mesh);
     const auto along = [&](const link& hop) { slowest_s = std::max(slowest_s, ring{ranks, hop}.collective_s(2, bytes)); };
-    if (mesh.device_count() > 1) along(mesh.nodes > 1 ? s.inter_node : s.intra_node);
+    if (mesh.device_count() > 1) along(ring_on(cluster_, mesh, 1, mesh.device_count()).hop);
     for (std::size_t b = a + 1; b < parts.size(); ++b) {
-      const auto over = link_between(cluster_, mesh, parts[b].where.mesh);
-      if (!over) return std::numeric_limits<double>::infinity();
-      along(*over);
+      for (const auto& over :
+           {link_between(cluster_, mesh, parts[b].where.mesh), link_between(cluster_, parts[b].where.mesh, mesh)}) {
+        if (!over) return std::numeric_limits<double>::infinity();
+        along(*over);
+      }
     }
   }
   return slowest_s;
