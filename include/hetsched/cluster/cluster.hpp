@@ -72,7 +72,7 @@ struct subcluster {
 struct cross_link {
   int a = 0;
   int b = 0;
-  hetsched::link link;  ///< from a to b
+  hetsched::link link{};  ///< from a to b
   gpu_path path{};
   double bandwidth_back = 0;  ///< from b to a; 0: as from a to b
 

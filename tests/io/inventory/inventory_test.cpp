@@ -170,7 +170,8 @@ TEST_CASE("a cluster of what is known, with its guesses marked") {
   CHECK(c.subclusters[0].nodes == 4);
   CHECK(c.subclusters[0].devices_per_node == 4);
   CHECK(c.subclusters[0].intra_node.bandwidth == gbit_per_s(2400));
-  CHECK(c.subclusters[0].inter_node.bandwidth == gbit_per_s(400));
+  CHECK(c.subclusters[0].inter_node.bandwidth == gbit_per_s(200));
+  CHECK(c.subclusters[0].nics == 2);
   CHECK(c.subclusters[1].name == "old-V100-SXM2-16GB");
   CHECK(c.subclusters[1].devices_per_node == 2);
   CHECK(c.subclusters[1].intra_node.bandwidth == gbit_per_s(126));

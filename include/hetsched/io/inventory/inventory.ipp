@@ -244,6 +244,7 @@ inline constexpr std::array<generation_links, 7> links_by_generation{{{"Pascal",
 
 struct link_guess {
   hetsched::link link{};
+  int count = 1;
   std::string text{};  ///< empty: known
 };
 
@@ -261,20 +262,22 @@ struct link_guess {
     if (t && t->in_pairs)
       guess.text += "; pairs have NVLink, which stages of two would use if each pair were a subcluster's node of its own";
   }
+  guess.link.kind = usual_link_kind(d, guess.link.bandwidth);
   return guess;
 }
 
 [[nodiscard]] inline link_guess link_between_nodes(const host_facts& known) {
   auto rates = known.nics_gbit;
   if (rates.empty() && known.topology) rates = known.topology->nics_gbit;
+  link_guess guess{.link = {.latency_s = 1e-5}, .count = std::max(1, static_cast<int>(rates.size()))};
   const double slowest = rates.empty() ? 0 : *std::min_element(rates.begin(), rates.end());
-  if (slowest > 0) return {.link = {.latency_s = 1e-5, .bandwidth = gbit_per_s(slowest * static_cast<double>(rates.size()))}};
-  if (!rates.empty())
-    return {.link = {.latency_s = 1e-5, .bandwidth = gbit_per_s(100.0 * static_cast<double>(rates.size()))},
-            .text = std::to_string(rates.size()) +
-                    " network cards of 100 Gbit/s each; nothing says their rates (--ibstat, --network)"};
-  return {.link = {.latency_s = 5e-5, .bandwidth = gbit_per_s(10)},
-          .text = "Ethernet of 10 Gbit/s; nothing says what joins its nodes (--ibstat, --network)"};
+  guess.link.bandwidth = gbit_per_s(slowest > 0 ? slowest : rates.empty() ? 10 : 100);
+  if (slowest > 0) return guess;
+  if (rates.empty()) guess.link.latency_s = 5e-5;
+  guess.text = (rates.empty() ? "Ethernet of 10 Gbit/s; nothing says what joins its nodes"
+                              : std::to_string(rates.size()) + " network cards of 100 Gbit/s each; nothing says their rates") +
+               std::string(" (--ibstat, --network)");
+  return guess;
 }
 
 }  // namespace hetsched::detail
@@ -397,7 +400,8 @@ HETSCHED_INLINE inventory make_inventory(const std::vector<host_group>& groups, 
                    .nodes = static_cast<int>(groups[g].hosts.size()),
                    .devices_per_node = static_cast<int>(std::count(known.gpus.begin(), known.gpus.end(), name)),
                    .intra_node = in_node.link,
-                   .inter_node = between.link};
+                   .inter_node = between.link,
+                   .nics = between.count};
       if (s.devices_per_node > 1) guess(place + "/intra_node", in_node.text);
       if (s.nodes > 1) guess(place + "/inter_node", between.text);
       found.hardware.subclusters.push_back(std::move(s));
@@ -427,7 +431,9 @@ HETSCHED_INLINE std::string to_json(const inventory& found) {
   for (std::size_t k = 0; k < found.hardware.subclusters.size(); ++k) {
     const auto& s = found.hardware.subclusters[k];
     if (s.devices_per_node == 1) out["subclusters"][k].erase("intra_node");
-    if (s.nodes == 1) out["subclusters"][k].erase("inter_node");
+    if (s.nodes > 1) continue;
+    out["subclusters"][k].erase("inter_node");
+    out["subclusters"][k].erase("nics");
   }
   if (!found.guesses.empty()) out["notes"] = found.guesses;
   return detail::dump(out);
