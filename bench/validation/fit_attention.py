@@ -34,7 +34,7 @@ def prefill_s(row, c):
     moved = 2 * (row.heads + 2 * row.kv) * row.m * row.k
     per_byte = beside_l2(row, moved, c["l2_reach"], c["l2_share"]) / row.bandwidth
     memory = traffic / 0.85 * per_byte
-    return max(compute, memory) + 0.14 * min(compute, memory) + c["passes"] * moved * per_byte + c["launch_s", row.generation]
+    return max(compute, memory) + 0.12 * min(compute, memory) + c["passes"] * moved * per_byte + c["launch_s", row.generation]
 
 
 def decode_s(row, c):

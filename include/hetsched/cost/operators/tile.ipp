@@ -185,6 +185,7 @@ struct product_kernels {
   double step_s = 0, fill_s = 0, split_s = 0;  // at least for a step along the reduction; of a wave; of split reductions
   double store_s = 0;                          // that nothing hides
   int most_splits = 16;
+  bool persistent = false;  // stores a tile and fetches operands while it multiplies others
 };
 
 // Before Hopper multiprocessors multiply nothing while they store a tile, which is felt where L2 does not take the results.
@@ -210,8 +211,8 @@ struct product_kernels {
     k.split_s = c.split_cycles * cycle_s;
     const double results =
         static_cast<double>(op.batch) * static_cast<double>(op.m) * static_cast<double>(op.n) * result_bytes(op.format);
-    if (d.generation < chip_generation::hopper)
-      k.store_s = results / k.bandwidth * (quantised ? 1 : 1 - held_share(results, c.store_reach * d.l2_bytes));
+    k.persistent = d.generation >= chip_generation::hopper;
+    if (!k.persistent) k.store_s = results / k.bandwidth * (quantised ? 1 : 1 - held_share(results, c.store_reach * d.l2_bytes));
   }
   if (op.repeated) k.bandwidth /= 1 - held_share(op.traffic_bytes, c.repeat_reach * d.l2_bytes, 6);
   return k;
@@ -232,7 +233,8 @@ struct product_kernels {
       if (splits > 1 && tiles * splits > d.multiprocessors) break;
       const double waves = tiles * splits / d.multiprocessors;
       operator_time time{.compute_s = busy_waves(waves, kernels.wave_loss) * step_s * (k / splits) +
-                                      kernels.fill_s * std::max(1.0, waves) + (splits > 1 ? kernels.split_s : 0),
+                                      kernels.fill_s * (kernels.persistent ? 1 : std::max(1.0, waves)) +
+                                      (splits > 1 ? kernels.split_s : 0),
                          .memory_s = (bytes + (splits > 1 ? kernels.split_traffic * splits * 4 * output : 0)) / kernels.bandwidth,
                          .tile_m = t.m,
                          .tile_n = t.n,
