@@ -186,7 +186,6 @@ struct constant {
 inline constexpr constant constants[] = {
     // clang-format off
     {"lane_share", &tile_constants::lane_share, 1, 100, 97, 100},
-    {"matrix_share", &tile_constants::matrix_share, 1, 100, 90, 97},
     {"lane_feed", &tile_constants::lane_feed, 1, 2, 58, 200},
     {"matrix_feed", &tile_constants::matrix_feed, 1, 2, 100, 400},
     {"flops_per_watt", &tile_constants::flops_per_watt, 1e9, 1, 60, 1000},

@@ -146,9 +146,9 @@ TEST_CASE("tile: a product takes what dealing its tiles out takes, with the best
       {"P100-PCIe-16GB", {c.lane_share * 9.3e12, c.lane_share * 18.7e12}},
       {"V100-PCIe-32GB", {c.lane_share * 14.1e12, c.matrix_share * 112e12}},
       {"T4", {powered(70), c.matrix_share * 65e12}},
-      {"A100-PCIe-40GB", {powered(250), 3.8e12 * std::pow(250, 0.75)}},
+      {"A100-PCIe-40GB", {powered(250), 3.8e12 * std::pow(c.long_power * 250, 0.75)}},
       {"A40", {c.wide_lane_share * 37.4e12, c.matrix_share * 149.7e12}},
-      {"H100-SXM5-80GB", {c.wide_lane_share * 66.9e12, 6.25e12 * std::pow(700, 0.75)}}};
+      {"H100-SXM5-80GB", {c.wide_lane_share * 66.9e12, 6.25e12 * std::pow(c.long_power * 700, 0.75)}}};
   for (const auto& [name, menu] : menus)
     for (int i = 0; i < 60; ++i) {
       const bool half = random.integer(0, 1) == 1;

@@ -94,20 +94,21 @@ namespace hetsched::detail {
 
 // FLOP/s of all matrix units together, a share of the peak as far as the board's power allows. fp8 takes power for 1 / 1.75 of
 // the operations in 16 bits, as H100's best products do.
-[[nodiscard]] inline double matrix_flops(const tile_device& d, number_format f, double share) {
+[[nodiscard]] inline double matrix_flops(const tile_device& d, number_format f, double share, double power = 1) {
   const double peak = d.peak_flops[as_size(f)], per_watt = matrix_per_watt(d.generation);
   double most = share * peak;
   if (d.board_watts > 0 && per_watt > 0)
-    most = std::min(most, per_watt * std::pow(d.board_watts, 0.75) * (f == number_format::fp8 ? 1.75 : 1));
+    most = std::min(most, per_watt * std::pow(power * d.board_watts, 0.75) * (f == number_format::fp8 ? 1.75 : 1));
   return d.calibration.matrix_rate * most;
 }
 
 // FLOP/s that all multiprocessors together sustain, before losses by tile.
-[[nodiscard]] inline double sustained_flops(const tile_device& d, number_format f, const tile_constants& c) {
+[[nodiscard]] inline double sustained_flops(const tile_device& d, number_format f, const tile_constants& c, double power = 1) {
   const auto i = as_size(f);
   const double peak = d.peak_flops[i];
   if (!(peak > 0)) throw input_error("the device has no peak for this number format");
-  if (d.on_matrix_units[i]) return matrix_flops(d, f, d.generation == chip_generation::ada ? c.ada_matrix_share : c.matrix_share);
+  if (d.on_matrix_units[i])
+    return matrix_flops(d, f, d.generation == chip_generation::ada ? c.ada_matrix_share : c.matrix_share, power);
   const double per_watt = c.flops_per_watt * fp32_per_watt(d.generation, d.lanes);
   const double cap = d.board_watts > 0 && per_watt > 0 && d.peak_flops[0] > 0
                          ? per_watt * std::max(0.0, d.board_watts - c.idle_watts) / d.peak_flops[0]
@@ -192,7 +193,7 @@ struct product_kernels {
 [[nodiscard]] inline product_kernels kernels_of(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const bool matrix_units = at(d.on_matrix_units, op.format), quantised = quantises(d, op);
   product_kernels k{.tiles = quantised ? quantised_tile(d, op.m) : tile_menu(d, matrix_units, op.batched),
-                    .rate = sustained_flops(d, op.format, c) / d.multiprocessors,
+                    .rate = sustained_flops(d, op.format, c, op.repeated ? 1 : c.long_power) / d.multiprocessors,
                     .bandwidth = sustained_bandwidth(d, c),
                     .feed = c.lane_feed,
                     .wave_loss = c.wave_loss,
