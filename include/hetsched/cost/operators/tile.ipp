@@ -409,7 +409,7 @@ struct product_kernels {
   return time;
 }
 
-// Rounding the left operand of a product in fp8: its rows are read for the largest element, and again.
+// Rounding the left operand of a product in fp8 with one scale: it is read for its largest element, and again.
 [[nodiscard]] inline double quantise_s(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const double rows = static_cast<double>(op.m), elements = rows * static_cast<double>(op.k);
   return c.quantise_s + c.quantise_row_s * rows + vector_memory_s(d, 3 * elements, c) * 5 / 3;

@@ -41,7 +41,7 @@ struct tile_constants {
   double repeat_reach =
       0.15;  ///< what a repeated product moves, as a share of L2, of which L2 holds half: one of six in turn, not fitted
   double quantise_s = 1.9e-6;      ///< to quantise operands, besides their traffic
-  double quantise_row_s = 5.9e-9;  ///< the same for each row: all rows' largest elements go to one place, one after the other
+  double quantise_row_s = 5.9e-9;  ///< the same for each row, on chips of any size alike
   double page_misses = 0.34;       ///< before Volta, slower by this for each doubling of k sqrt(m + n) above 2^20 (fp32)
   double row_reread = 0.45;        ///< rows in flight, as a share of L2, of which norms and softmax read half again from memory
   double memory_wait = 0.4;        ///< by which scalar norms, which have few loads in flight, wait longer for memory than for L2
