@@ -111,7 +111,8 @@ double dealt_s(const tile_device& d, const operator_shape& op, int tile_m, int t
   const double bandwidth = c.matrix_memory_share * d.memory_bandwidth, memory = bytes / bandwidth;
   const double stored = output * e, kept = std::pow(c.store_reach * d.l2_bytes, 3);
   const double store = persistent ? 0 : stored / bandwidth * std::pow(stored, 3) / (kept + std::pow(stored, 3));
-  return std::max(compute, memory) + c.matrix_exposed * std::min(compute, memory) + store + c.launch_s;
+  compute += store;
+  return std::max(compute, memory) + c.matrix_exposed * std::min(compute, memory) + c.launch_s;
 }
 
 }  // namespace

@@ -184,7 +184,7 @@ struct product_kernels {
   double rate = 0, bandwidth = 0;  // FLOP/s of a multiprocessor; bytes per second of what has to come from memory
   double feed = 0, wave_loss = 0, exposed = 0, split_traffic = 0;
   double step_s = 0, fill_s = 0, split_s = 0;  // at least for a step along the reduction; of a wave; of split reductions
-  double store_s = 0;                          // that nothing hides
+  double store_s = 0;                          // during which nothing multiplies
   int most_splits = 16;
   bool persistent = false;  // stores a tile and fetches operands while it multiplies others
 };
@@ -235,13 +235,13 @@ struct product_kernels {
       const double waves = tiles * splits / d.multiprocessors;
       operator_time time{.compute_s = busy_waves(waves, kernels.wave_loss) * step_s * (k / splits) +
                                       kernels.fill_s * (kernels.persistent ? 1 : std::max(1.0, waves)) +
-                                      (splits > 1 ? kernels.split_s : 0),
+                                      (splits > 1 ? kernels.split_s : 0) + kernels.store_s,
                          .memory_s = (bytes + (splits > 1 ? kernels.split_traffic * splits * 4 * output : 0)) / kernels.bandwidth,
                          .tile_m = t.m,
                          .tile_n = t.n,
                          .splits = splits,
                          .waves = waves};
-      time.seconds = combine(time.compute_s, time.memory_s, kernels.exposed) + kernels.store_s;
+      time.seconds = combine(time.compute_s, time.memory_s, kernels.exposed);
       if (time.seconds < best.seconds) best = time;
     }
   }

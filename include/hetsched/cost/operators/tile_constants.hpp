@@ -19,12 +19,12 @@ struct tile_constants {
       0.88;  ///< the same of the matrix units' peak, but for Ada: the best products on A100-SXM, 268 TFLOP/s, not fitted
   double ada_matrix_share = 0.8;  ///< the same on Ada: the best products on RTX 6000 Ada, L4 and RTX 4000 Ada, not fitted
   double lane_feed = 16.5;        ///< loss to operand loads, in elements: rate / sqrt(1 + (feed (1 / tile_m + 1 / tile_n))^2)
-  double matrix_feed = 19;        ///< the same for matrix units
+  double matrix_feed = 17.5;      ///< the same for matrix units
   double long_power =
       0.9;  ///< of the board's power, for products that are not repeated ones: models run long; H100's iterations, not fitted
-  double step_cycles = 2.5;          ///< of matrix units along the reduction, for 2 bytes of it, however small the tile
+  double step_cycles = 2.4;          ///< of matrix units along the reduction, for 2 bytes of it, however small the tile
   double flops_per_watt = 73e9;      ///< sustained fp32 FLOP/s per watt above idle_watts, of generations up to Turing and of A100
-  double fill_cycles = 3400;         ///< of a wave of tiles on matrix units, besides arithmetic: operands come, results leave
+  double fill_cycles = 3500;         ///< of a wave of tiles on matrix units, besides arithmetic: operands come, results leave
   double wave_loss = 0.55;           ///< of the places that the last wave of tiles leaves empty, the share that costs time
   double matrix_wave_loss = 0.25;    ///< the same on matrix units, whose kernels share out the last wave
   double attention_wave_loss = 0.2;  ///< the same in attention, not fitted
@@ -33,7 +33,7 @@ struct tile_constants {
   double gddr_memory_share = 0.85;   ///< the same of GDDR since Ampere: long elementwise operators on A40, not fitted
   double matrix_memory_share = 0.82;  ///< the same of products on matrix units, whatever the memory
   double exposed = 0.12;              ///< of the shorter of arithmetic and traffic, the share that the longer does not hide
-  double matrix_exposed = 0.22;       ///< the same of products on matrix units
+  double matrix_exposed = 0.24;       ///< the same of products on matrix units
   double split_traffic = 18.5;        ///< passes over the partial sums, in fp32, for each split of the reduction
   double matrix_split_traffic = 0.5;  ///< the same on matrix units
   double split_cycles = 5500;         ///< of matrix units to put split reductions together, besides that
@@ -41,7 +41,7 @@ struct tile_constants {
   double repeat_reach =
       0.15;  ///< what a repeated product moves, as a share of L2, of which L2 holds half: one of six in turn, not fitted
   double quantise_s = 1.9e-6;      ///< to quantise operands, besides their traffic
-  double quantise_row_s = 5.9e-9;  ///< the same for each row, on chips of any size alike
+  double quantise_row_s = 5.8e-9;  ///< the same for each row, on chips of any size alike
   double page_misses = 0.34;       ///< before Volta, slower by this for each doubling of k sqrt(m + n) above 2^20 (fp32)
   double row_reread = 0.45;        ///< rows in flight, as a share of L2, of which norms and softmax read half again from memory
   double memory_wait = 0.4;        ///< by which scalar norms, which have few loads in flight, wait longer for memory than for L2
