@@ -261,8 +261,7 @@ std::vector<validation_part> operator_tables::generations(const std::vector<grou
           of(
               {.title = "fp16 operators, generations held out",
                .compared = "operators of Vidur, products of DeepBench",
-               .method = method + " Without Ampere, no operators of an engine are left: what a launch takes, how matrix units "
-                                  "start and what scalar kernels need is then fitted to nothing.",
+               .method = method + " Without Ampere, what scalar kernels need is fitted to nothing.",
                .goal_mean_percent = 0},
               [](const auto& x) { return x.op.format == number_format::fp16; },
               [](const auto& x) { return by_generation(x) + ", " + x.device; })};
@@ -368,8 +367,8 @@ validation_part operator_tables::llmcompass() {
                           .others = {1e3 * roofline_s(x.op, hardware)}});
   }
   part.remarks =
-      "Products reach 94 % of the datasheet's peak here; on the same board Vidur's best reach 85 %, and the constants know "
-      "boards of that kind only. Softmax with 2048 and 4096 columns is predicted from fp32 rows, which PyTorch treats "
+      "Products reach 94 % of the datasheet's peak here; on the same board Vidur's best reach 85 %. Softmax with 2048 and 4096 "
+      "columns is predicted from fp32 rows, which PyTorch treats "
       "differently. Rows of the AMD MI210 are not predicted: the tiles are those of NVIDIA's libraries, and the catalogue does "
       "not have the device. The block's two all-reduces belong to no curve.";
   return part;
