@@ -3,7 +3,8 @@
 """Fits what cached_attention takes of a chip beyond its datasheet (attention_constants in cost/operators/tile_constants.hpp) to
 kernels of inference engines, by random search over mean |log(predicted / measured)|, and prints constants and errors.
 
-usage: fit_attention.py attention.csv, with the columns device, heads, kv_heads, m, n, k, causal, measured_ms
+usage: fit_attention.py attention.csv [DEVICE], with the columns device, heads, kv_heads, m, n, k, causal, measured_ms
+A DEVICE is left out of the fit; what belongs to its generation is then the geometric mean of the others'.
 """
 import collections
 import csv
@@ -34,7 +35,7 @@ def prefill_s(row, c):
     moved = 2 * (row.heads + 2 * row.kv) * row.m * row.k
     per_byte = beside_l2(row, moved, c["l2_reach"], c["l2_share"]) / row.bandwidth
     memory = traffic / 0.85 * per_byte
-    return max(compute, memory) + 0.14 * min(compute, memory) + c["passes"] * moved * per_byte + c["launch_s", row.generation]
+    return max(compute, memory) + 0.12 * min(compute, memory) + c["passes"] * moved * per_byte + c["launch_s", row.generation]
 
 
 def decode_s(row, c):
@@ -71,12 +72,15 @@ def main():
                 rows.append(Row(*CHIPS[r["device"]], *(int(r[x]) for x in ("heads", "kv_heads", "m", "n", "k")),
                                 r["causal"] == "1", float(r["measured_ms"]) * 1e-3))
     generations = ("ampere", "hopper", "ada")
+    without = CHIPS[sys.argv[2]][0] if len(sys.argv) > 2 else None
     launch = {("launch_s", g): 1e-5 for g in generations}
     prefill = {"tail": 0.3, "passes": 2.5, "l2_reach": 1, "l2_share": 0.4, **launch, **{("prefill_share", g): 0.7 for g in generations}}
     decode = {"bandwidth_share": 0.83, "cycle_bytes": 14, "split_s": 5e-6, "l2_reach": 0.7, "l2_share": 0.4, **launch}
     for name, model, start, chosen in (("prefill", prefill_s, prefill, [r for r in rows if r.m > 1]),
                                        ("decode", decode_s, decode, [r for r in rows if r.m == 1])):
-        found = fitted(model, chosen, start)
+        found = fitted(model, [r for r in chosen if r.generation != without], start)
+        for what in {k[0] for k in found if without in k}:
+            found[what, without] = math.prod(found[what, g] for g in generations if g != without) ** (1 / (len(generations) - 1))
         print(name, {" ".join(k) if isinstance(k, tuple) else k: float(f"{x:.3g}") for k, x in found.items()})
         for g in generations:
             errors = [model(r, found) / r.seconds - 1 for r in chosen if r.generation == g]

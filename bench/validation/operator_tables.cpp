@@ -103,6 +103,7 @@ class operator_tables {
   }
   [[nodiscard]] std::vector<validation_part> generations(const std::vector<group>& hopper);
   [[nodiscard]] validation_part vidur(const std::string& device, const std::string& short_name, double goal);
+  [[nodiscard]] validation_part engines(bool eight_bits);
   [[nodiscard]] validation_part llmcompass();
   [[nodiscard]] validation_part whole_models(held_out_set without);
 
@@ -216,6 +217,7 @@ std::vector<validation_part> operator_tables::parts() {
        .remarks = "The worst have 8 to 128 rows, some of them reduced over 500000: cuBLAS has kernels for vectors and splits "
                   "of the reduction that the model does not."},
       [](const auto& x) { return x.set == "DeepBench"; }, by_device));
+  for (const bool eight_bits : {false, true}) found.push_back(engines(eight_bits));
   found.push_back(llmcompass());
   found.push_back(whole_models(held_out_set::chip));
   for (auto& part : generations(grouped(hopper))) found.push_back(std::move(part));
@@ -259,11 +261,31 @@ std::vector<validation_part> operator_tables::generations(const std::vector<grou
           of(
               {.title = "fp16 operators, generations held out",
                .compared = "operators of Vidur, products of DeepBench",
-               .method = method + " Without Ampere, no operators of an engine are left: what a launch takes, how matrix units "
-                                  "start and what scalar kernels need is then fitted to nothing.",
+               .method = method + " Without Ampere, what scalar kernels need is fitted to nothing.",
                .goal_mean_percent = 0},
               [](const auto& x) { return x.op.format == number_format::fp16; },
               [](const auto& x) { return by_generation(x) + ", " + x.device; })};
+}
+
+validation_part operator_tables::engines(bool eight_bits) {
+  const std::string format = eight_bits ? "fp8" : "bf16";
+  return part_of(
+      groups_,
+      {.title = "Engines' linear layers in " + format,
+       .compared = std::string("linear layers of inference engines") + (eight_bits ? ", with the rounding of their inputs" : "") +
+                   ", chips held out",
+       .method = "Linear layers in " + format +
+                 " as vLLM and TensorRT-LLM launch them, in CUDA graphs over six weights in turn. The constants are fitted "
+                 "without all boards of the chip that is predicted. What the board's power allows, Ada's share of the peak and "
+                 "what L2 holds are fitted to nothing here: they are from other boards' best products and the way of measuring.",
+       .goal_mean_percent = eight_bits ? 15.0 : 12.0,
+       .remarks = eight_bits
+                      ? "Kernels are those of CUTLASS that vLLM chooses by the rows alone. On L40S those for up to 64 rows are "
+                        "slower than their tiles say."
+                      : "Weights were never set, and most likely zeros, which take less power than others: measured with "
+                        "random numbers, large products on an H100 are slower (see [through the "
+                        "commands](through-the-commands.md))."},
+      [&](const auto& x) { return x.set == "engines" && x.kind == format; }, by_device);
 }
 
 // Files say milliseconds (products), 1e9 elements per second (others) or seconds (operators of a block): all fp16, each call with
@@ -345,8 +367,8 @@ validation_part operator_tables::llmcompass() {
                           .others = {1e3 * roofline_s(x.op, hardware)}});
   }
   part.remarks =
-      "Products reach 94 % of the datasheet's peak here; on the same board Vidur's best reach 85 %, and the constants know "
-      "boards of that kind only. Softmax with 2048 and 4096 columns is predicted from fp32 rows, which PyTorch treats "
+      "Products reach 94 % of the datasheet's peak here; on the same board Vidur's best reach 85 %. Softmax with 2048 and 4096 "
+      "columns is predicted from fp32 rows, which PyTorch treats "
       "differently. Rows of the AMD MI210 are not predicted: the tiles are those of NVIDIA's libraries, and the catalogue does "
       "not have the device. The block's two all-reduces belong to no curve.";
   return part;

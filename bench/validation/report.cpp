@@ -50,7 +50,7 @@ constexpr const char* constants = R"(
 
 | constants | where | fitted to | reproduced by |
 | --- | --- | --- | --- |
-| `tile_constants` | [tile_constants.hpp](../include/hetsched/cost/operators/tile_constants.hpp) | the operators of NeuSight (its test set), Vidur and DeepBench; for the figures here once more without each chip | `hetsched_fit_tile DATA` |
+| `tile_constants` | [tile_constants.hpp](../include/hetsched/cost/operators/tile_constants.hpp) | the operators of NeuSight (its test set), Vidur, DeepBench and inference engines; for the figures here once more without each chip | `hetsched_fit_tile DATA` |
 | `fitted_overheads`, the optimizer of stack `deepspeed` | [memory_use.hpp](../include/hetsched/cost/questions/memory_use.hpp), [training_stack.ipp](../include/hetsched/cost/models/training_stack.ipp) | the peaks of Sailor's processes; for the figures here without each kind of node | `hetsched_validate`, which warns where the shipped ones differ |
 | efficiency of iterations | none ships: 1 by default | Megatron-LM's tables but the one predicted; one number for all operators | `hetsched_validate` |
 | network ports of Sailor's sites | none ships | the gradient reductions of the site's other plans | `hetsched_validate` |
@@ -71,7 +71,7 @@ constexpr const char* sources = R"(
 ## Sources
 
 NeuSight (sitar-lab/NeuSight, MIT), Vidur (microsoft/vidur, MIT), DeepBench (baidu-research/DeepBench, Apache-2.0), LLMCompass (PrincetonUniversity/LLMCompass,
-BSD-3), SimAI (aliyun/SimAI, Apache-2.0), Galvatron (PKU-DAIR/Hetu-Galvatron, Apache-2.0), Sailor (eth-easl/sailor, MIT), MPT (mosaicml/llm-foundry, Apache-2.0), torchtitan (pytorch/torchtitan, BSD-3), and the tables of Megatron-LM's papers
+BSD-3), SimAI (aliyun/SimAI, Apache-2.0), Galvatron (PKU-DAIR/Hetu-Galvatron, Apache-2.0), Sailor (eth-easl/sailor, MIT), MPT (mosaicml/llm-foundry, Apache-2.0), torchtitan (pytorch/torchtitan, BSD-3), inference engines' operators (ai-dynamo/aiconfigurator, Apache-2.0), and the tables of Megatron-LM's papers
 (Narayanan et al. 2021, Korthikanti et al. 2023, Smith et al. 2022). Small samples of some of them are [test data](../tests/data/README.md).
 
 ## Reproduce

@@ -73,11 +73,29 @@ def group(name, errors, goal=None, refused=None):
 
 # Operators on one H100, measured with PyTorch
 measured = rows("h100_operators.csv")
+COLUMNS = ("op", "batch", "m", "n", "k", "dtype", "measured_ms")
 for dtype, goal in (("bf16", 0.12), ("fp8", 0.15)):
-    table = [{k: r[k] for k in ("op", "batch", "m", "n", "k", "dtype", "measured_ms")} for r in measured if r["op"] == "gemm" and r["dtype"] == dtype]
+    table = [dict({k: r[k] for k in COLUMNS}, op="scaled_mm") for r in measured if r["op"] == "gemm" and r["dtype"] == dtype]
     group(f"H100: products of {dtype}", operators("H100-SXM5-80GB", table), goal)
 table = [dict(r, op="flash_attention") for r in measured if r["op"] == "decode"]
 group("H100: attention of a token over a cache, FlashAttention-2", operators("H100-SXM5-80GB", table), 0.20)
+
+# Operators of inference engines
+engines = rows("engine_products.csv")
+for device in ("A100-SXM4-80GB", "H200-SXM", "L40S"):
+    for dtype, goal in (("bf16", 0.12), ("fp8", 0.15)):
+        table = [dict(op="linear", batch="1", **{k: r[k] for k in COLUMNS[2:]}) for r in engines if r["device"] == device and r["dtype"] == dtype]
+        if table:
+            group(f"{device}: engines' linear layers in {dtype} (fitted)", operators(device, table), goal)
+cached = rows("attention.csv")
+for device in ("A100-SXM4-80GB", "H200-SXM", "L40S"):
+    for of, goal in (("prompts", 0.15), ("tokens", 0.20)):
+        table = [{"op": "flash_attention_causal" if r["causal"] == "1" else "flash_attention", "batch": r["heads"], "kv_heads": r["kv_heads"],
+                  **{k: r[k] for k in "mnk"}, "dtype": "bf16", "measured_ms": r["measured_ms"]}
+                 for r in cached if r["device"] == device and (r["m"] == "1") == (of == "tokens")]
+        group(f"{device}: engines' attention of {of} (fitted)", operators(device, table), goal)
+
+# Attention of training on that H100
 least = 0.12  # ms; below it the host's calls are what was measured
 table = [{k: ("flash_attention_causal" if k == "op" else r[k]) for k in ("op", "batch", "m", "n", "k", "dtype", "measured_ms")}
          for r in measured if r["op"] == "cudnn" and r["batch"] == r["kv_heads"] and float(r["measured_ms"]) > least]
@@ -140,7 +158,8 @@ for name, errors, goal, out in groups:
     reached = "" if goal is None else f"{100 * goal:.0f} %: " + ("reached" if mean <= goal else "**missed**")
     lines.append(f"| {name} | {len(errors)} | {percent(mean)} | {percent(bias, True)} | {percent(min(errors), True)} | {percent(max(errors), True)} | {reached} | {'' if out is None else f'{out} of {len(errors)}'} |")
 lines += ["",
-          "* The H100's operators and iterations were measured for this page on 27 November 2026, on one H100 80GB HBM3 with PyTorch 2.11 (products and a token's attention in CUDA graphs, on random numbers). No constant was fitted to products, to a token's attention or to iterations; attention of training on Hopper was fitted to these kernels, by generation (`flash_of`).",
+          "* The H100's operators and iterations were measured for this page on 27 November 2026, on one H100 80GB HBM3 with PyTorch 2.11 (products and a token's attention in CUDA graphs, on random numbers). No constant was fitted to products, to a token's attention or to iterations, but one, `long_power`, was chosen with iterations in view; attention of training on Hopper was fitted to these kernels, by generation (`flash_of`).",
+          "* Rows marked fitted are a sample of those that constants were fitted to, by generation where attention is meant. With the constants fitted without the chip, all rows of linear layers are off by what stands on the pages of engines' linear layers in [bf16](engines-linear-layers-in-bf16.md) and [fp8](engines-linear-layers-in-fp8.md). `linear` in fp8 rounds its inputs first, `scaled_mm`, as on the H100, does not.",
           "* llm-foundry's stack is `{\"like\": \"fsdp\", \"attention\": \"first\", \"autocast\": true}`: MPT's table was made in 2023 with FlashAttention's first version in Triton, which takes twice the second's time (Dao 2023), under `amp_bf16`. Rows in fp8 are left out, as training in fp8 is not priced.",
           "* That stack is a reading: no number in it was fitted to the runs, but `first` and `autocast` were taken from what is known of llm-foundry with this table in view, and so was `fsdp`'s margin of memory, which is none. The other readings stand beside it.",
           "* `ddp` and llm-foundry are priced by counting what autocast adds: norms and residual sums are in fp32, and weights that are not held in 16 bits are rounded for each product.", "",

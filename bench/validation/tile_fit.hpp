@@ -113,6 +113,20 @@ inline void read_deepbench(const std::string& path, std::vector<measurement>& al
   }
 }
 
+// Products as inference engines launch them, in CUDA graphs, on six weights in turn.
+inline void read_engines(const std::string& path, std::vector<measurement>& all) {
+  const auto rows = csv_lines(path);
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    const auto& r = rows[i];
+    const auto number = [&](std::size_t c) { return static_cast<std::int64_t>(std::stod(r[c])); };
+    const bool fp8 = r[2] == "fp8";
+    measurement x{"engines", r[0], fp8 ? "fp8" : "bf16", {}, std::stod(r[6]) * 1e-3, 0};
+    x.op = fp8 ? quantised_gemm(number(3), number(4), number(5)) : gemm(number(3), number(4), number(5), number_format::bf16);
+    x.op.repeated = true;
+    all.push_back(x);
+  }
+}
+
 struct group {
   std::string name, device;
   tile_device hardware;
@@ -172,17 +186,23 @@ struct constant {
 inline constexpr constant constants[] = {
     // clang-format off
     {"lane_share", &tile_constants::lane_share, 1, 100, 97, 100},
-    {"matrix_share", &tile_constants::matrix_share, 1, 100, 90, 100},
     {"lane_feed", &tile_constants::lane_feed, 1, 2, 58, 200},
     {"matrix_feed", &tile_constants::matrix_feed, 1, 2, 100, 400},
     {"flops_per_watt", &tile_constants::flops_per_watt, 1e9, 1, 60, 1000},
-    {"fill_s", &tile_constants::fill_s, 1, 4e6, 8, 100},
+    {"step_cycles", &tile_constants::step_cycles, 1, 10, 30, 100},
+    {"fill_cycles", &tile_constants::fill_cycles, 100, 1, 20, 100},
     {"wave_loss", &tile_constants::wave_loss, 1, 20, 6, 20},
     {"matrix_wave_loss", &tile_constants::matrix_wave_loss, 1, 20, 6, 20},
     {"memory_share", &tile_constants::memory_share, 1, 100, 90, 100},
     {"early_memory_share", &tile_constants::early_memory_share, 1, 100, 80, 100},
+    {"matrix_memory_share", &tile_constants::matrix_memory_share, 1, 100, 85, 100},
     {"exposed", &tile_constants::exposed, 1, 50, 10, 50},
+    {"matrix_exposed", &tile_constants::matrix_exposed, 1, 50, 10, 50},
     {"split_traffic", &tile_constants::split_traffic, 1, 2, 8, 100},
+    {"matrix_split_traffic", &tile_constants::matrix_split_traffic, 1, 2, 8, 100},
+    {"split_cycles", &tile_constants::split_cycles, 500, 1, 10, 100},
+    {"quantise_s", &tile_constants::quantise_s, 1, 1e7, 20, 100},
+    {"quantise_row_s", &tile_constants::quantise_row_s, 1, 1e10, 60, 200},
     {"page_misses", &tile_constants::page_misses, 1, 100, 30, 200},
     {"row_reread", &tile_constants::row_reread, 1, 20, 10, 100},
     {"memory_wait", &tile_constants::memory_wait, 1, 20, 10, 100},
@@ -250,6 +270,7 @@ inline std::vector<group> read_operators(const std::string& folder) {
   read_neusight(folder + "/neusight_test.csv", all);
   read_vidur(folder + "/vidur_mlp.csv", all);
   read_deepbench(folder + "/deepbench_gemm.csv", all);
+  read_engines(folder + "/aiconfigurator/gemm.csv", all);
   return grouped(all);
 }
 

@@ -79,10 +79,11 @@ TEST_CASE("operators: the same rows with their times by the tile model, on catal
   fill(w);
   const std::vector<std::string> rows{"gemm,1,4096,4096,1024,fp16", " BMM ,96,512,512,64,fp32", "softmax,8,1024,1024,,fp32",
                                       "layernorm,1,8192,1024,1,bf16", "elementwise_add,4,1024,1024,0,fp16"};
-  const std::vector<operator_shape> shapes{gemm(4096, 4096, 1024, number_format::fp16),
-                                           batched_gemm(96, 512, 512, 64, number_format::fp32),
-                                           softmax(8192, 1024, number_format::fp32), norm(8192, 1024, number_format::bf16),
-                                           elementwise(4 << 20, 2, 1, number_format::fp16)};
+  std::vector<operator_shape> shapes{gemm(4096, 4096, 1024, number_format::fp16),
+                                     batched_gemm(96, 512, 512, 64, number_format::fp32),
+                                     softmax(8192, 1024, number_format::fp32), norm(8192, 1024, number_format::bf16),
+                                     elementwise(4 << 20, 2, 1, number_format::fp16)};
+  shapes[0].repeated = shapes[1].repeated = true;
   std::string text = "op,batch,m,n,k,dtype\n";
   for (const auto& row : rows) text += row + "\n";
   w.put("ops.csv", text);

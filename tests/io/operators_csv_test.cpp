@@ -18,7 +18,25 @@ operator_shape only(const std::string& row) {
   return file.operators.front();
 }
 
+// As in a table, whose products are measured again and again.
+operator_shape repeated(operator_shape op) {
+  op.repeated = true;
+  return op;
+}
+
 }  // namespace
+
+TEST_CASE("products in fp8: as engines launch them, and the product alone") {
+  const auto of = [](const std::string& row) {
+    return parse_operators("op,batch,m,n,k,dtype\n" + row + "\n", "rows.csv").operators.at(0);
+  };
+  CHECK(of("gemm,1,10,20,30,fp8") == repeated(quantised_gemm(10, 20, 30)));
+  CHECK(of("linear,1,10,20,30,fp8") == repeated(quantised_gemm(10, 20, 30)));
+  CHECK(of("scaled_mm,1,10,20,30,fp8") == repeated(gemm(10, 20, 30, number_format::fp8)));
+  CHECK(of("scaled_mm,1,10,20,30,bf16") == of("gemm,1,10,20,30,bf16"));
+  CHECK(of("gemm,4,10,20,30,fp8") == repeated(batched_gemm(4, 10, 20, 30, number_format::fp8)));
+  CHECK(of("scaled_mm,4,10,20,30,fp8") == of("bmm,4,10,20,30,fp8"));
+}
 
 TEST_CASE("operators by name: what they compute and the bytes that they move") {
   struct row {
@@ -32,7 +50,7 @@ TEST_CASE("operators by name: what they compute and the bytes that they move") {
   const row rows[] = {
       {"gemm,1,10,20,30,fp16", operator_kind::gemm, number_format::fp16, 1, 10, 20, 30, 2.0 * (300 + 600 + 200), 12000},
       {"linear,1,10,20,30,tf32", operator_kind::gemm, number_format::tf32, 1, 10, 20, 30, 4.0 * (300 + 600 + 200), 12000},
-      {"gemm,4,10,20,30,fp8", operator_kind::gemm, number_format::fp8, 4, 10, 20, 30, 4.0 * (300 + 600 + 200), 48000},
+      {"gemm,4,10,20,30,fp8", operator_kind::gemm, number_format::fp8, 4, 10, 20, 30, 4.0 * (300 + 600 + 2 * 200), 48000},
       {"flash_attention,8,128,256,64,bf16", operator_kind::flash_attention, number_format::bf16, 8, 128, 256, 64,
        2.0 * 8 * 64 * (2 * 128 + 2 * 256), 4.0 * 8 * 128 * 256 * 64},
       {"flash_attention_causal,8,128,256,64,bf16", operator_kind::flash_attention, number_format::bf16, 8, 128, 256, 64,
@@ -87,7 +105,7 @@ TEST_CASE("names in any case, columns in any order, foreign line ends; rows come
   CHECK(parse_operators("op,batch,m,n,k,dtype\r\r\nrelu,1,1,2,,fp32\r\r\n", "rows.csv") ==
         parse_operators("op,batch,m,n,k,dtype\nrelu,1,1,2,,fp32\n", "rows.csv"));
   REQUIRE(file.operators.size() == 2);
-  CHECK(file.operators[0] == batched_gemm(4, 10, 20, 30, number_format::fp16));
+  CHECK(file.operators[0] == repeated(batched_gemm(4, 10, 20, 30, number_format::fp16)));
   CHECK(file.operators[1] == norm(10, 20, number_format::fp32));
   CHECK(to_csv(file, {0.5, 12.25}) ==
         " dtype, Op ,n,k,m,batch,note,predicted_ms\n"
@@ -165,7 +183,7 @@ TEST_CASE("key heads, cells in quotes, and whole numbers with a point") {
   CHECK(file.operators[3] == flash_attention(32, 32, 512, 512, 128, false, number_format::bf16));
   CHECK(file.operators[0] == cached_attention(32, 8, 1, 4096, 128, false, number_format::bf16));
   CHECK(file.operators[1] == flash_attention(32, 32, 512, 512, 128, true, number_format::bf16));
-  CHECK(file.operators[2] == gemm(16, 16, 16, number_format::bf16));
+  CHECK(file.operators[2] == repeated(gemm(16, 16, 16, number_format::bf16)));
   const auto again = parse_operators(measured_csv(file.rows, std::vector<double>{1, 2, 3, 4}), "again.csv");
   CHECK(again.operators == file.operators);
   CHECK(again.rows == file.rows);

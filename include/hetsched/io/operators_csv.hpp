@@ -52,6 +52,16 @@ struct named_operator {
   operator_shape (*make)(const operator_sizes&, number_format);
 };
 
+// Who measures operators for a table repeats each, on few operands in turn.
+[[nodiscard]] inline operator_shape repeated(operator_shape op) {
+  op.repeated = true;
+  return op;
+}
+
+[[nodiscard]] inline operator_shape batched_product(const operator_sizes& s, number_format f) {
+  return repeated(batched_gemm(s.batch, s.m, s.n, s.k, f));
+}
+
 template <int Read>
 [[nodiscard]] operator_shape pointwise(const operator_sizes& s, number_format f) {
   return elementwise(s.elements(), Read, 1, f);
@@ -88,9 +98,15 @@ template <int Read, int Written>
 inline constexpr named_operator named_operators[] = {
     {"gemm", true,
      [](const operator_sizes& s, number_format f) {
-       return s.batch == 1 ? gemm(s.m, s.n, s.k, f) : batched_gemm(s.batch, s.m, s.n, s.k, f);
+       return s.batch > 1               ? batched_product(s, f)
+              : f == number_format::fp8 ? repeated(quantised_gemm(s.m, s.n, s.k))
+                                        : repeated(gemm(s.m, s.n, s.k, f));
      }},
-    {"bmm", true, [](const operator_sizes& s, number_format f) { return batched_gemm(s.batch, s.m, s.n, s.k, f); }},
+    {"scaled_mm", true,
+     [](const operator_sizes& s, number_format f) {
+       return s.batch > 1 ? batched_product(s, f) : repeated(gemm(s.m, s.n, s.k, f));
+     }},
+    {"bmm", true, batched_product},
     {"flash_attention", true, self_attention<false>},
     {"flash_attention_causal", true, self_attention<true>},
     {"flash_attention_backward", true, self_attention_backward<false>},

@@ -16,6 +16,9 @@ enum class number_format { fp32, tf32, fp16, bf16, fp8 };
   return f == number_format::fp32 || f == number_format::tf32 ? 4 : f == number_format::fp8 ? 1 : 2;
 }
 
+/// Bytes of an element of a product's result.
+[[nodiscard]] constexpr int result_bytes(number_format f) { return f == number_format::fp8 ? 2 : element_bytes(f); }
+
 enum class operator_kind { gemm, flash_attention, softmax, norm, rowwise, elementwise, gather };
 
 /// One kernel, by its shape. gemm: `batch` products (m x k)(k x n). flash_attention: `batch` heads of m queries, n keys and
@@ -31,6 +34,8 @@ struct operator_shape {
   std::int64_t key_heads = 0;  ///< of cached_attention: heads of keys and values
   bool scalar = false;         ///< a kernel with a block for each row that takes its elements one by one
   bool batched = false;        ///< a batched matrix product, for which libraries have fewer kernels
+  bool quantised = false;      ///< a product in fp8 whose left operand a kernel rounds first
+  bool repeated = false;       ///< a product that runs again and again with few others between: L2 still holds what it read
 
   friend bool operator==(const operator_shape&, const operator_shape&) = default;
 };
@@ -53,9 +58,14 @@ inline void require_sizes(bool hold) {
                                                      : 0;
 }
 
-/// The product (m x k)(k x n), as of a linear layer with m tokens, k inputs and n outputs.
+/// The product (m x k)(k x n), as of a linear layer with m tokens, k inputs and n outputs. In fp8 the result has 16 bits.
 /// Throws: input_error for sizes below 1.
 [[nodiscard]] operator_shape gemm(std::int64_t m, std::int64_t n, std::int64_t k, number_format f);
+
+/// A linear layer in fp8 as inference engines launch it: m rows in 16 bits are rounded to fp8, all with one scale, then
+/// multiplied by a kernel that does not split the reduction. On devices that do not multiply fp8, gemm in fp8.
+/// Throws: input_error for sizes below 1.
+[[nodiscard]] operator_shape quantised_gemm(std::int64_t m, std::int64_t n, std::int64_t k);
 
 /// `batch` products of one shape, each with its own operands.
 /// Throws: input_error for sizes below 1.

@@ -8,7 +8,7 @@
 namespace hetsched::detail {
 
 [[nodiscard]] constexpr double product_bytes(double batch, double m, double n, double k, number_format f) {
-  return batch * (m * k + k * n + m * n) * element_bytes(f);
+  return batch * ((m * k + k * n) * element_bytes(f) + m * n * result_bytes(f));
 }
 
 }  // namespace hetsched::detail
@@ -23,6 +23,12 @@ HETSCHED_INLINE operator_shape gemm(std::int64_t m, std::int64_t n, std::int64_t
           .n = n,
           .k = k,
           .traffic_bytes = detail::product_bytes(1, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k), f)};
+}
+
+HETSCHED_INLINE operator_shape quantised_gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
+  auto op = gemm(m, n, k, number_format::fp8);
+  op.quantised = true;
+  return op;
 }
 
 HETSCHED_INLINE operator_shape batched_gemm(std::int64_t batch, std::int64_t m, std::int64_t n, std::int64_t k, number_format f) {

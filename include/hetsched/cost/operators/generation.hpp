@@ -35,6 +35,14 @@ enum class chip_generation { other, pascal, volta, turing, ampere, ada, hopper, 
   return g == ampere ? 2.2 : g == ada ? 2.0 : 3.1;
 }
 
+/// What matrix units of a generation sustain in 16 bits, in FLOP/s of a board of w watts over w^0.75, as the voltage falls with
+/// the clock; 0 where it is not known. From the best products on A100-PCIe (256 TFLOP/s of 300 W), L4 (91 of 72 W), H100-PCIe
+/// (500 of 350 W) and H100-SXM (792 of 700 W), in mag-/gpu_benchmark.
+[[nodiscard]] constexpr double matrix_per_watt(chip_generation g) {
+  using enum chip_generation;
+  return g == ampere ? 3.8e12 : g == ada ? 4.3e12 : g == hopper ? 6.25e12 : 0;
+}
+
 /// Whether the generation's matrix units multiply fp8 at twice the fp16 rate.
 [[nodiscard]] constexpr bool multiplies_fp8(chip_generation g) { return g >= chip_generation::ada; }
 

@@ -70,18 +70,19 @@ namespace hetsched::detail {
 // 128 lanes rather than 64.
 [[nodiscard]] inline bool has_wide_multiprocessors(const tile_device& d) { return d.lanes >= 96; }
 
-// Which tiles a library has for a product, of those that profilers show. Batched kernels come in one size for the A100, in most
-// on later chips, and in few for Turing and Pascal, all wider than high; Pascal's with 64 lanes to a multiprocessor have no large
-// ones.
+// Which tiles a library has for a product, of those that profilers show. Since Hopper matrix units take tiles of almost any
+// width. Batched kernels come in one size for the A100, in most on later chips, and in few for Turing and Pascal, all wider than
+// high; Pascal's with 64 lanes to a multiprocessor have no large ones.
 [[nodiscard]] inline std::span<const tile> tile_menu(const tile_device& d, bool matrix_units, bool batched) {
-  static constexpr tile matrix[] = {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128},
-                                    {64, 64},   {64, 256},  {32, 128},  {128, 32}};
+  static constexpr tile matrix[] = {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 128},  {64, 64},   {64, 256},
+                                    {32, 128},  {128, 32},  {32, 64},   {64, 32},  {128, 192}, {192, 128}, {128, 160},
+                                    {160, 128}, {128, 224}, {224, 128}, {128, 96}, {96, 128},  {64, 96},   {96, 64}};
   static constexpr tile lanes[] = {{128, 128}, {128, 64}, {64, 128}, {32, 128}, {128, 32}, {32, 64}, {64, 32}};
   static constexpr tile pascal[] = {{32, 128}, {32, 64}, {64, 128}, {128, 128}};
   static constexpr tile batches[] = {{64, 128}, {64, 64}};
   static constexpr tile large[] = {{128, 128}};
   static constexpr tile wide[] = {{128, 128}, {64, 64}, {256, 128}, {64, 128}, {128, 32}, {32, 32}, {128, 64}, {256, 64}};
-  if (matrix_units) return matrix;
+  if (matrix_units) return std::span(matrix).first(d.generation >= chip_generation::hopper ? 21 : 11);
   if (batched && d.has_tf32) return has_wide_multiprocessors(d) ? wide : std::span<const tile>(large);
   if (batched && !d.has_matrix_units) return std::span(batches).first(1);
   if (batched && d.pascal_or_turing()) return batches;
@@ -89,12 +90,30 @@ namespace hetsched::detail {
   return std::span(pascal).first(has_wide_multiprocessors(d) ? 4 : 2);
 }
 
+// Engines' kernels in fp8 (vLLM's, of CUTLASS) go by the rows alone.
+[[nodiscard]] inline std::span<const tile> quantised_tile(const tile_device& d, std::int64_t rows) {
+  static constexpr tile tiles[] = {{16, 64}, {32, 64}, {64, 64}, {64, 128}, {128, 128}};
+  const std::int64_t few = d.generation == chip_generation::ada ? 256 : 128;
+  return std::span(tiles).subspan(rows <= 16 ? 0 : rows <= 32 ? 1 : rows <= 64 ? 2 : rows <= few ? 3 : 4, 1);
+}
+
+// FLOP/s of all matrix units together, a share of the peak as far as the board's power allows. fp8 takes power for 1 / 1.75 of
+// the operations in 16 bits, as H100's best products do.
+[[nodiscard]] inline double matrix_flops(const tile_device& d, number_format f, double share, double power = 1) {
+  const double peak = d.peak_flops[as_size(f)], per_watt = matrix_per_watt(d.generation);
+  double most = share * peak;
+  if (d.board_watts > 0 && per_watt > 0)
+    most = std::min(most, per_watt * std::pow(power * d.board_watts, 0.75) * (f == number_format::fp8 ? 1.75 : 1));
+  return d.calibration.matrix_rate * most;
+}
+
 // FLOP/s that all multiprocessors together sustain, before losses by tile.
-[[nodiscard]] inline double sustained_flops(const tile_device& d, number_format f, const tile_constants& c) {
+[[nodiscard]] inline double sustained_flops(const tile_device& d, number_format f, const tile_constants& c, double power = 1) {
   const auto i = as_size(f);
   const double peak = d.peak_flops[i];
   if (!(peak > 0)) throw input_error("the device has no peak for this number format");
-  if (d.on_matrix_units[i]) return d.calibration.matrix_rate * c.matrix_share * peak;
+  if (d.on_matrix_units[i])
+    return matrix_flops(d, f, d.generation == chip_generation::ada ? c.ada_matrix_share : c.matrix_share, power);
   const double per_watt = c.flops_per_watt * fp32_per_watt(d.generation, d.lanes);
   const double cap = d.board_watts > 0 && per_watt > 0 && d.peak_flops[0] > 0
                          ? per_watt * std::max(d.board_watts - c.idle_watts, d.board_watts / 2) / d.peak_flops[0]
@@ -134,8 +153,8 @@ namespace hetsched::detail {
 }
 
 // Waves that the time of `waves` is worth: tiles of a last, partial wave have their multiprocessor to themselves and hurry.
-[[nodiscard]] inline double busy_waves(double waves, bool matrix_units, const tile_constants& c) {
-  return waves < 1 ? 1 : waves + (matrix_units ? c.matrix_wave_loss : c.wave_loss) * (std::ceil(waves) - waves);
+[[nodiscard]] inline double busy_waves(double waves, double loss) {
+  return waves < 1 ? 1 : waves + loss * (std::ceil(waves) - waves);
 }
 
 // A product of few rows with operands that are stored in fewer bits than they multiply in, as quantised weights are: kernels
@@ -154,30 +173,80 @@ namespace hetsched::detail {
   return time;
 }
 
+// How much of `bytes` L2 holds where it holds half of `reach` bytes: nearly all of less, nearly nothing of more.
+[[nodiscard]] inline double held_share(double bytes, double reach, int sharpness = 3) {
+  return reach > 0 ? 1 / (1 + std::pow(bytes / reach, sharpness)) : 0;
+}
+
+// Whether a product in fp8 is one: devices that only store it multiply in 16 bits.
+[[nodiscard]] inline bool quantises(const tile_device& d, const operator_shape& op) {
+  return op.quantised && multiplies_fp8(d.generation);
+}
+
+// The kernels that a chip has for a product, and what they cost besides arithmetic and traffic.
+struct product_kernels {
+  std::span<const tile> tiles;
+  double rate = 0, bandwidth = 0;  // FLOP/s of a multiprocessor; bytes per second of what has to come from memory
+  double feed = 0, wave_loss = 0, exposed = 0, split_traffic = 0;
+  double step_s = 0, fill_s = 0, split_s = 0;  // at least for a step along the reduction; of a wave; of split reductions
+  double store_s = 0;                          // during which nothing multiplies
+  int most_splits = 16;
+  bool persistent = false;  // stores a tile and fetches operands while it multiplies others
+};
+
+// Before Hopper multiprocessors multiply nothing while they store a tile, which is felt where L2 does not take the results.
+[[nodiscard]] inline product_kernels kernels_of(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const bool matrix_units = at(d.on_matrix_units, op.format), quantised = quantises(d, op);
+  product_kernels k{.tiles = quantised ? quantised_tile(d, op.m) : tile_menu(d, matrix_units, op.batched),
+                    .rate = sustained_flops(d, op.format, c, op.repeated ? 1 : c.long_power) / d.multiprocessors,
+                    .bandwidth = sustained_bandwidth(d, c),
+                    .feed = c.lane_feed,
+                    .wave_loss = c.wave_loss,
+                    .exposed = c.exposed,
+                    .split_traffic = c.split_traffic,
+                    .most_splits = op.batched || quantised ? 1 : 16};
+  if (matrix_units) {
+    const double cycle_s = 1 / (d.clock_hz > 0 ? d.clock_hz : 1.5e9);
+    k.bandwidth = c.matrix_memory_share * d.calibration.memory_bandwidth * d.memory_bandwidth;
+    k.feed = c.matrix_feed;
+    k.wave_loss = quantised ? 1 : c.matrix_wave_loss;
+    k.exposed = c.matrix_exposed;
+    k.split_traffic = c.matrix_split_traffic;
+    k.step_s = c.step_cycles * cycle_s * element_bytes(op.format) / 2;
+    k.fill_s = c.fill_cycles * cycle_s;
+    k.split_s = c.split_cycles * cycle_s;
+    const double results =
+        static_cast<double>(op.batch) * static_cast<double>(op.m) * static_cast<double>(op.n) * result_bytes(op.format);
+    k.persistent = d.generation >= chip_generation::hopper;
+    if (!k.persistent) k.store_s = results / k.bandwidth * (quantised ? 1 : 1 - held_share(results, c.store_reach * d.l2_bytes));
+  }
+  if (op.repeated) k.bandwidth /= 1 - held_share(op.traffic_bytes, c.repeat_reach * d.l2_bytes, 6);
+  return k;
+}
+
 [[nodiscard]] inline operator_time product_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
-  const bool matrix_units = at(d.on_matrix_units, op.format);
-  const double feed = matrix_units ? c.matrix_feed : c.lane_feed;
-  const double rate = sustained_flops(d, op.format, c) / d.multiprocessors, bandwidth = sustained_bandwidth(d, c);
+  const auto kernels = kernels_of(d, op, c);
   const double batch = static_cast<double>(op.batch), k = static_cast<double>(op.k),
                output = batch * static_cast<double>(op.m) * static_cast<double>(op.n);
   const double pages = page_loss(d, op, c);
   operator_time best{.seconds = std::numeric_limits<double>::infinity()};
-  for (const auto& t : tile_menu(d, matrix_units, op.batched)) {
+  for (const auto& t : kernels.tiles) {
     const double size = static_cast<double>(t.m) * t.n;
     const double tiles = batch * static_cast<double>(ceil_div(op.m, t.m)) * static_cast<double>(ceil_div(op.n, t.n));
-    const double step_s = 2 * size * feed_loss(feed, t.m, t.n) / rate * pages;
+    const double step_s = std::max(kernels.step_s, 2 * size * feed_loss(kernels.feed, t.m, t.n) / kernels.rate * pages);
     const double bytes = product_traffic(d, op, size * std::min(d.multiprocessors, tiles), output);
-    for (int splits = 1; splits <= 16; splits *= 2) {
-      if (splits > 1 && (op.batched || tiles * splits > d.multiprocessors)) break;
+    for (int splits = 1; splits <= kernels.most_splits; splits *= 2) {
+      if (splits > 1 && tiles * splits > d.multiprocessors) break;
       const double waves = tiles * splits / d.multiprocessors;
-      operator_time time{.compute_s = busy_waves(waves, matrix_units, c) * step_s * (k / splits) +
-                                      (matrix_units ? c.fill_s * std::max(1.0, waves) : 0),
-                         .memory_s = (bytes + (splits > 1 ? c.split_traffic * splits * 4 * output : 0)) / bandwidth,
+      operator_time time{.compute_s = busy_waves(waves, kernels.wave_loss) * step_s * (k / splits) +
+                                      kernels.fill_s * (kernels.persistent ? 1 : std::max(1.0, waves)) +
+                                      (splits > 1 ? kernels.split_s : 0) + kernels.store_s,
+                         .memory_s = (bytes + (splits > 1 ? kernels.split_traffic * splits * 4 * output : 0)) / kernels.bandwidth,
                          .tile_m = t.m,
                          .tile_n = t.n,
                          .splits = splits,
                          .waves = waves};
-      time.seconds = combine(time.compute_s, time.memory_s, c.exposed);
+      time.seconds = combine(time.compute_s, time.memory_s, kernels.exposed);
       if (time.seconds < best.seconds) best = time;
     }
   }
@@ -189,8 +258,10 @@ namespace hetsched::detail {
 // tiles of 128 x 128, which wait for all exponentials.
 [[nodiscard]] inline flash_constants flash_of(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const bool matrix_units = at(d.on_matrix_units, op.format);
-  const double lost = feed_loss(matrix_units ? c.matrix_feed : c.lane_feed, 128, 128);
-  flash_constants f{.share = (matrix_units ? c.matrix_share : 1) / lost, .exponential_share = 1, .own_keys = 0, .own_s = 0};
+  flash_constants f{.share = matrix_units ? c.flash_share : 1 / feed_loss(c.lane_feed, 128, 128),
+                    .exponential_share = 1,
+                    .own_keys = 0,
+                    .own_s = 0};
   if (matrix_units && d.generation >= chip_generation::hopper && !d.has_gddr)
     f = hetsched::flash_of(d.flash, op.causal_share > 1);
   const double slower = d.flash == flash_kernels::first ? 2 : 1;
@@ -203,14 +274,15 @@ namespace hetsched::detail {
 [[nodiscard]] inline operator_time flash_time(const tile_device& d, const operator_shape& op, const tile_constants& c) {
   const bool matrix_units = at(d.on_matrix_units, op.format);
   const auto f = flash_of(d, op, c);
-  const double rate = sustained_flops(d, op.format, c) / (matrix_units ? c.matrix_share : 1) * f.share / d.multiprocessors;
+  const double rate =
+      (matrix_units ? matrix_flops(d, op.format, f.share) : sustained_flops(d, op.format, c) * f.share) / d.multiprocessors;
   const int rows = op.m < 128 ? 64 : 128;
   const double of_products = op.causal_share > 1 ? 2.5 : 1;  // backward has five where forward has two
   const double scores = rows * (static_cast<double>(op.n) * op.causal_share + of_products * f.own_keys);
   operator_time time{.tile_m = rows, .tile_n = 128};
   time.waves = static_cast<double>(op.batch) * static_cast<double>(ceil_div(op.m, rows)) / d.multiprocessors;
   time.compute_s =
-      busy_waves(time.waves, matrix_units, c) * scores *
+      busy_waves(time.waves, matrix_units ? c.attention_wave_loss : c.wave_loss) * scores *
       (4 * static_cast<double>(op.k) / rate + (d.clock_hz > 0 ? f.exponential_share / of_products / (16 * d.clock_hz) : 0));
   time.memory_s = op.traffic_bytes / sustained_bandwidth(d, c);
   time.seconds = combine(time.compute_s, time.memory_s, c.exposed) + f.own_s;
@@ -219,9 +291,7 @@ namespace hetsched::detail {
 
 // By how much the time to move these bytes shrinks where L2 holds a part of them: a factor up to 1.
 [[nodiscard]] inline double beside_l2(const tile_device& d, double bytes, const attention_constants& a) {
-  if (!(d.l2_bytes > 0)) return 1;
-  const double x = bytes / (a.l2_reach * d.l2_bytes);
-  return 1 - (1 - a.l2_share) / (1 + x * x * x);
+  return 1 - (1 - a.l2_share) * held_share(bytes, a.l2_reach * d.l2_bytes);
 }
 
 // A prompt's attention: blocks of 128 queries, or of 64 where there are few, which see half of their own keys under a causal
@@ -233,8 +303,8 @@ namespace hetsched::detail {
   const int rows = heads * static_cast<double>(ceil_div(op.m, 128)) >= d.multiprocessors ? 128 : 64;
   const double blocks = static_cast<double>(ceil_div(op.m, rows));
   const bool matrix_units = at(d.on_matrix_units, op.format);
-  const double sustained = sustained_flops(d, op.format, c);
-  const double rate = (matrix_units ? sustained / c.matrix_share * a.prefill_share : sustained) / d.multiprocessors;
+  const double rate =
+      (matrix_units ? matrix_flops(d, op.format, a.prefill_share) : sustained_flops(d, op.format, c)) / d.multiprocessors;
   const double of_key = rows * (4 * width / rate + (d.clock_hz > 0 ? a.exponential_share / (16 * d.clock_hz) : 0));
   const double seen = std::min(keys, keys * op.causal_share + (op.causal_share < 1 ? rows / 2.0 : 0));
   operator_time time{.tile_m = rows, .tile_n = 128};
@@ -264,7 +334,7 @@ namespace hetsched::detail {
   if (d.clock_hz > 0) {
     const double rate = a.cycle_bytes * d.clock_hz;
     const double of_tile = 2.0 * static_cast<double>(op.n) * static_cast<double>(op.k) * element_bytes(op.format);
-    time.compute_s = of_tile / ways * busy_waves(time.waves, true, c) / rate;
+    time.compute_s = of_tile / ways * busy_waves(time.waves, c.attention_wave_loss) / rate;
   }
   time.seconds = std::max(time.memory_s, time.compute_s) + a.decode_s + (ways > 1 ? a.split_s : 0);
   return time;
@@ -278,9 +348,7 @@ namespace hetsched::detail {
 // The share of the traffic of other operators than products that L2 holds: the kernel before left it there; beyond its reach less
 // and less.
 [[nodiscard]] inline double resident_share(const tile_device& d, double bytes, const tile_constants& c) {
-  if (!(d.l2_bytes > 0 && d.clock_hz > 0)) return 0;
-  const double x = bytes / (c.l2_reach * d.l2_bytes);
-  return 1 / (1 + x * x * x);
+  return d.clock_hz > 0 ? held_share(bytes, c.l2_reach * d.l2_bytes) : 0;
 }
 
 // What does not come from L2 passes through it all the same.
@@ -346,6 +414,12 @@ namespace hetsched::detail {
   return time;
 }
 
+// Rounding the left operand of a product in fp8 with one scale: it is read for its largest element, and again.
+[[nodiscard]] inline double quantise_s(const tile_device& d, const operator_shape& op, const tile_constants& c) {
+  const double rows = static_cast<double>(op.m), elements = rows * static_cast<double>(op.k);
+  return c.quantise_s + c.quantise_row_s * rows + vector_memory_s(d, 3 * elements, c) * 5 / 3;
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
@@ -359,6 +433,7 @@ HETSCHED_INLINE operator_time predict_operator(const tile_device& d, const opera
                        : op.key_heads > 0                          ? detail::cached_time(d, op, c)
                        : op.kind == operator_kind::flash_attention ? detail::flash_time(d, op, c)
                                                                    : detail::vector_time(d, op, c);
+  if (detail::quantises(d, op)) time.seconds += detail::quantise_s(d, op, c);
   time.seconds += (op.key_heads > 0 ? 0 : c.launch_s) + d.calibration.launch_s;
   if (!d.calibration.residuals.empty()) time.seconds *= residual_factor(d.calibration.residuals, detail::point_of(d, op, time));
   time.seconds /= d.speed;
