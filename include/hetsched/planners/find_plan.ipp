@@ -240,7 +240,8 @@ class plan_finder {
       const auto own = [&](int asked) { return target_costs(costs_(asked), *request_.target, choice); };
       found = first_plan(hardware_, own, request, planner_);
       if (!found) continue;
-      found = with_own_layers(hardware_, costs_, own(found->pipelines.front().microbatch_size), *std::move(found), judging());
+      const auto view = own(found->pipelines.front().microbatch_size);
+      found = with_own_layers(hardware_, costs_, view, *std::move(found), judging());
       break;
     }
     return found;
