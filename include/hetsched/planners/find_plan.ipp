@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
@@ -120,6 +121,18 @@ class plan_finder {
     }
     if (request_.met) request_.met(*soon);
     return soon;
+  }
+
+  /// The first plan that the whole search meets, for which request.wait_for_first has the patience.
+  [[nodiscard]] outcome<plan> first_of_all() const {
+    std::atomic<bool> any = false;
+    auto patient = request_;
+    patient.go_on = [&] { return !any && request_.wait_for_first(); };
+    patient.met = [&](const plan& p) {
+      any = true;
+      if (request_.met) request_.met(p);
+    };
+    return plan_finder(hardware_, costs_, patient, planner_).searched();
   }
 
  private:
@@ -240,7 +253,8 @@ class plan_finder {
       const auto own = [&](int asked) { return target_costs(costs_(asked), *request_.target, choice); };
       found = first_plan(hardware_, own, request, planner_);
       if (!found) continue;
-      found = with_own_layers(hardware_, costs_, own(found->pipelines.front().microbatch_size), *std::move(found), judging());
+      const auto view = own(found->pipelines.front().microbatch_size);
+      found = with_own_layers(hardware_, costs_, view, *std::move(found), judging());
       break;
     }
     return found;
@@ -360,6 +374,8 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   if (!request.target) return detail::plan_finder(hardware, costs, request, planner).run();
   const auto own = detail::for_target(request, planner);
   auto found = detail::plan_finder(hardware, costs, own, planner).run();
+  if (!found && found.why_not().why == refusal::kind::stopped && request.wait_for_first)
+    found = detail::plan_finder(hardware, costs, own, planner).first_of_all();
   if (found && found->evidence) found->evidence->space += ", that " + own.target->name + " runs";
   if (found || found.why_not().why != refusal::kind::infeasible) return found;
   // How much the target's rules cost may be what a user wants to know.
