@@ -38,20 +38,20 @@ def operators(device, table):
     return [float(r["error_percent"]) / 100 for r in told]
 
 
-LINKS = {  # what a user would write from datasheets: NVLink within a node; ports of 200 or 400 Gbit/s between nodes
-    "H100-SXM5-80GB": (3600, 3200),
-    "A100-SXM4-80GB": (2400, 1600),
-    "A100-SXM4-40GB": (2400, 1600),
+LINKS = {  # what a user would write by docs/files.md: NVLink within a node, and its latency; eight ports between nodes
+    "H100-SXM5-80GB": (3600, 5, 400),
+    "A100-SXM4-80GB": (2400, 9, 200),
+    "A100-SXM4-40GB": (2400, 9, 200),
 }
 
 
 def iteration(device, gpus, model, samples, microbatches, zero, recompute, stack):
     """Seconds of an iteration of one stage of data ranks, and whether it fits."""
     nodes, each = max(1, gpus // 8), min(8, gpus)
-    within, between = LINKS[device]
+    within, latency, port = LINKS[device]
     cluster = {"format": "hetsched/cluster", "version": 1, "subclusters": [
         {"name": "all", "device": device, "nodes": nodes, "devices_per_node": each,
-         "intra_node": {"gbit_per_s": within, "latency_us": 3}, "inter_node": {"gbit_per_s": between, "latency_us": 8}}]}
+         "intra_node": {"gbit_per_s": within, "latency_us": latency}, "nics": 8, "inter_node": {"gbit_per_s": port, "latency_us": 8}}]}
     layers = model.pop("blocks") + 2
     stage = {"layers": [0, layers - 1], "devices": [{"subcluster": "all", "first_device": 0, "nodes": nodes, "devices_per_node": each}],
              "degrees": {"data": gpus}, "zero": zero, "recompute": recompute, "warmup": 1}
