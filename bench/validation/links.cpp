@@ -187,15 +187,13 @@ constexpr const char* heading =
     "(`nccl_collective_s`). Clusters say a datasheet's bandwidth and the time of the smallest collective of two ranks, here that "
     "measured with 512 bytes (9 us on A100, 5.3 on H100, 8.8 on B200; 10 where none was measured). *Datasheet alone* is a ring "
     "of messages at the full bandwidth. *All fitted*: with the library's constants; *5 us*: with that latency in place of the "
-    "measured one. *Held out*: with constants that were fitted "
-    "to the other links, one of a datasheet's bandwidth at a time. The program `bench/validation/links.cpp` writes this page "
-    "from "
-    "`tests/data/nccl_in_a_node.csv`, and a test compares them.\n\n";
+    "measured one. *Held out*: with constants that were fitted to the other links, one of a datasheet's bandwidth at a time. The "
+    "program `bench/validation/links.cpp` writes this page from `tests/data/nccl_in_a_node.csv`, and a test compares them.\n\n";
 
 constexpr const char* remarks =
-    "* Seconds of a collective: `latency (1 + step (steps - 1)) + t + f t / (t + f / (slowdown - 1))`, where `t` is what crosses "
-    "a "
-    "rank's link over the share of the bandwidth, `f` is `fill` latencies, and each rank's own part counts as `own part` of one "
+    "* Seconds of a collective: `latency (1 + step (steps - 1)) + t + f t / (t + f / (slowdown - 1))`, where `t` is what "
+    "crosses a rank's link over the share of the bandwidth, `f` is `fill` latencies, and each rank's own part counts as `own "
+    "part` of one "
     "that it sends. An all-reduce takes the switches (NVLS) where that is faster. All constants but the shares are those of "
     "NVLink for every link.\n"
     "* Most errors of NVLink are where NCCL changes its protocol, between 4 and 16 MB. Galvatron timed a framework's calls, of "
