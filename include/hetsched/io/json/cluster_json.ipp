@@ -127,7 +127,7 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
 /// A link between subclusters a and b; with two bandwidths they are from a to b, and back.
 /// Requires: the value may have the keys nccl and nic.
 [[nodiscard]] inline cross_link read_cross_link(const json_value& value, int a, int b) {
-  cross_link l{.a = a, .b = b, .path = read_path(value)};
+  cross_link l{.a = a, .b = b, .link = {}, .path = read_path(value)};
   const auto gbit = value.at("gbit_per_s");
   if (gbit.kind() != json_kind::list) {
     l.link = read_link(value);
