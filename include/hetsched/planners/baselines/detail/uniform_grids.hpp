@@ -64,37 +64,54 @@ struct uniform_grid {
   return g;
 }
 
-/// Every grid that the cost model has placements for, those of the least bound first.
-[[nodiscard]] inline std::vector<uniform_grid> uniform_grids(baseline_judge& judge) {
-  const auto& hardware = judge.hardware();
-  const int devices = hardware.device_count(), microbatches = judge.asked().microbatches, layers = judge.placed().layers;
-  std::vector<uniform_grid> grids;
+/// What a grid is made of, without its devices, which may be many.
+struct grid_choice {
+  std::size_t order = 0;  ///< of subclusters
+  int each = 1, stages = 1, pipelines = 1;
+  bool replicas_first = true;
+  int like = 0;  ///< placement of the first stage
+  double bound_s = 0;
+};
 
-  for (const auto& order : subcluster_orders(hardware)) {
-    const device_line line(hardware, order);
+/// The devices of a choice in equal groups, without placements; none where a group would not lie on whole nodes or one node.
+[[nodiscard]] inline std::optional<uniform_grid> devices_of(const device_line& line, const grid_choice& c) {
+  uniform_grid g{.pipelines = c.pipelines, .stages = c.stages};
+  for (int i = 0; i < c.stages; ++i)
+    for (int r = 0; r < c.pipelines; ++r) {
+      const auto group = line.group((c.replicas_first ? i * c.pipelines + r : r * c.stages + i) * c.each, c.each);
+      if (!group) return std::nullopt;
+      g.devices.push_back(*group);
+    }
+  return g;
+}
+
+/// Every grid that the cost model has placements for, those of the least bound first.
+[[nodiscard]] inline std::vector<grid_choice> uniform_grids(baseline_judge& judge, const std::vector<device_line>& lines) {
+  const int devices = judge.hardware().device_count(), layers = judge.placed().layers;
+  std::vector<grid_choice> choices;
+  for (std::size_t order = 0; order < lines.size(); ++order)
     for (int each = 1; each <= devices; ++each) {
-      if (devices % each != 0) continue;
       const int groups = devices / each;
-      for (int stages = 1; stages <= std::min(groups, layers); ++stages) {
+      for (int stages = 1; devices % each == 0 && stages <= std::min(groups, layers); ++stages) {
         const int pipelines = groups / stages;
-        if (groups % stages != 0 || microbatches % pipelines != 0) continue;
-        if (!judge.go_on()) return grids;
+        if (groups % stages != 0 || judge.asked().microbatches % pipelines != 0) continue;
         for (const bool replicas_first : {true, false}) {
           if (!replicas_first && (stages == 1 || pipelines == 1)) continue;
-          uniform_grid g{.pipelines = pipelines, .stages = stages};
-          for (int i = 0; i < stages; ++i)
-            for (int r = 0; r < pipelines; ++r)
-              if (const auto group = line.group((replicas_first ? i * pipelines + r : r * stages + i) * each, each))
-                g.devices.push_back(*group);
-          if (static_cast<int>(g.devices.size()) < groups) continue;
-          for (const int p : judge.placements_on(g.devices.front().mesh))
-            if (auto grid = placed_alike(judge, g, at(judge.placed().placements, p).where)) grids.push_back(*std::move(grid));
+          if (!judge.go_on()) return choices;
+          grid_choice c{order, each, stages, pipelines, replicas_first};
+          const auto bare = devices_of(lines[order], c);
+          if (!bare) continue;
+          for (const int p : judge.placements_on(bare->devices.front().mesh))
+            if (const auto g = placed_alike(judge, *bare, at(judge.placed().placements, p).where)) {
+              c.like = p;
+              c.bound_s = g->bound_s;
+              choices.push_back(c);
+            }
         }
       }
     }
-  }
-  std::stable_sort(grids.begin(), grids.end(), [](const auto& a, const auto& b) { return a.bound_s < b.bound_s; });
-  return grids;
+  std::stable_sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) { return a.bound_s < b.bound_s; });
+  return choices;
 }
 
 /// Looks at a grid whose stages begin at the layers `cuts` (stages + 1, with both ends), unless a stage is too large or a bound,
@@ -121,9 +138,12 @@ inline void consider_cut(baseline_judge& judge, const uniform_grid& g, const std
 /// Goes through the grids, with what cuts_of(grid) says, while their bounds leave hope.
 template <class CutsOf>
 [[nodiscard]] outcome<plan> best_of_grids(baseline_judge& judge, CutsOf cuts_of) {
-  for (const auto& g : uniform_grids(judge)) {
-    if (!(g.bound_s < judge.limit_s()) || !judge.go_on()) break;
-    for (const auto& cuts : cuts_of(g)) consider_cut(judge, g, cuts);
+  std::vector<device_line> lines;
+  for (auto& order : subcluster_orders(judge.hardware())) lines.emplace_back(judge.hardware(), std::move(order));
+  for (const auto& c : uniform_grids(judge, lines)) {
+    if (!(c.bound_s < judge.limit_s()) || !judge.go_on()) break;
+    const auto g = placed_alike(judge, *devices_of(lines[c.order], c), at(judge.placed().placements, c.like).where);
+    for (const auto& cuts : cuts_of(*g)) consider_cut(judge, *g, cuts);
   }
   return judge.result();
 }
