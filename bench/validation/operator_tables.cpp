@@ -276,8 +276,11 @@ validation_part operator_tables::engines(bool eight_bits) {
                    ", chips held out",
        .method = "Linear layers in " + format +
                  " as vLLM and TensorRT-LLM launch them, in CUDA graphs over six weights in turn. The constants are fitted "
-                 "without all boards of the chip that is predicted. What the board's power allows, Ada's share of the peak and "
-                 "what L2 holds are fitted to nothing here: they are from other boards' best products and the way of measuring.",
+                 "without all boards of the chip that is predicted. Not fitted: power laws and shares of the peak are from "
+                 "boards' best "
+                 "products, Hopper's law from two that disagree by a tenth, taken with H200 and H100 in view; the form of the "
+                 "model, what L2 holds and up to how many rows Ada's fp8 kernels are narrow were chosen with these chips in "
+                 "view.",
        .goal_mean_percent = eight_bits ? 15.0 : 12.0,
        .remarks = eight_bits
                       ? "Kernels are those of CUTLASS that vLLM chooses by the rows alone. On L40S those for up to 64 rows are "
