@@ -77,8 +77,8 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
   std::optional<plan> partition;
-  if (problem.objective == plan_objective::iteration &&
-      (whole ? given.known.empty() || devices <= quickly_polished : devices <= quickly_cut)) {
+  const auto others = [&] {
+    std::vector<std::vector<pipeline_plan>> sets;
     hexiscale_options groups{.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon};
     if (!whole || devices > quickly_polished) {
       groups.balance = {1.1};
@@ -88,17 +88,24 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     auto own = problem;
     if (!whole) own.progress = {};
     if (auto found = hexiscale(book, own, groups)) {
-      options.start.push_back(found->pipelines);
+      sets.push_back(found->pipelines);
       partition = *std::move(found);
     }
     // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties.
     if (whole) {
       auto uniform = hetauto_exact(book, problem, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
-      if (uniform) options.start.push_back(std::move(uniform->pipelines));
+      if (uniform) sets.push_back(std::move(uniform->pipelines));
       if (devices <= quickly_placed && costs.additive())
         if (auto singles = place_stages(hardware, costs, problem, {.prove = false}))
-          options.start.push_back(std::move(singles->pipelines));
+          sets.push_back(std::move(singles->pipelines));
     }
+    return sets;
+  };
+  if (problem.objective == plan_objective::iteration) {
+    // A first look ends before there is time for more.
+    if (whole && (given.known.empty() || devices <= quickly_polished)) options.more = others;
+    if (!whole && devices <= quickly_cut)
+      for (auto& lines : others()) options.start.push_back(std::move(lines));
   }
   auto found = parallel_pipelines(book, problem, options);
   if (found || found.why_not().why != refusal::kind::stopped || !partition) return found;

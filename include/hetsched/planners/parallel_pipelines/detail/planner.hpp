@@ -59,8 +59,10 @@ class parallel_planner {
     if (!found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     auto why = one_pipeline(true);
-    if (ended() || (one_bound_ == infinity && !asked_.use_all_devices)) return finish(why);
-    if (!go_on() || count_all() || cannot_win()) return finish(why);
+    if (!go_on() || cannot_win()) return finish(why);
+    if (options_.more)
+      for (auto& lines : options_.more()) found_.consider({.pipelines = std::move(lines)});
+    if ((one_bound_ == infinity && !asked_.use_all_devices) || !go_on() || count_all()) return finish(why);
     if (found_.worth().money()) {
       search_cheap_sets();
     } else {
@@ -416,7 +418,7 @@ class parallel_planner {
       return std::max(counted_bound_, asked_.microbatches * least_work(problem_, table_, found_.worth().prices()));
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     return std::max(out_of_reach_, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, ends_.alone(),
-                                                   std::min(found_.best_s(), asked_.beat), options_.gap, ask));
+                                                   std::min(found_.best_s(), asked_.beat), options_.gap, ask, asked_.enough));
   }
 
   static constexpr double hopeless = 1.05;  // how far behind what is to be beaten
