@@ -116,8 +116,8 @@ class iteration_bound {
     microbatches_ = microbatches;
     single_ = single;
     pool_.clear();
-    const auto last = programs_ + most_programs;
-    auto ask = [&] { return programs_ < last && go_on(); };
+    const auto last = programs_ + most_programs, last_look = looked_at_ + most_looks / 10;
+    auto ask = [&] { return programs_ < last && looked_at_ < last_look && go_on(); };
     return seconds > shared_ && !within(seconds - shared_, ask);
   }
 
@@ -487,10 +487,14 @@ class iteration_bound {
   [[nodiscard]] choice in_best_zone(const program& now, int p, std::size_t c, double rent, double t, double latest,
                                     double least) const {
     choice best{least};
-    const double way = at(least_way_, at(problem_.placements, p).transfer_class);
-    for (int zone = std::min(zones_ - 1, static_cast<int>(std::min(latest, now.reach) / width_)); zone >= 0; --zone) {
-      const double missed = std::max(0.0, now.most - (now.seconds - zone * width_) / std::max(t, 1e-300));
-      const double cost = rent + shares_[c] * missed, reduced = cost - worth_[c] + at(zone_price_, zone) * (t + way);
+    const double taken = t + at(least_way_, at(problem_.placements, p).transfer_class), pace = 1 / std::max(t, 1e-300);
+    const auto missed_in = [&](int zone) { return std::max(0.0, now.most - (now.seconds - zone * width_) * pace); };
+    const int last = std::min(zones_ - 1, static_cast<int>(std::min(latest, now.reach) / width_));
+    // The last zone is the cheapest, and in the first the fewest microbatches are missed.
+    if (rent + shares_[c] * missed_in(0) - worth_[c] + at(zone_price_, last) * taken >= least) return best;
+    for (int zone = last; zone >= 0; --zone) {
+      const double missed = missed_in(zone), cost = rent + shares_[c] * missed;
+      const double reduced = cost - worth_[c] + at(zone_price_, zone) * taken;
       if (reduced < best.reduced && fits(p, contents_[c].layers, t, zone, now)) best = {reduced, cost, p, zone, c};
       if (missed == 0) break;
     }
