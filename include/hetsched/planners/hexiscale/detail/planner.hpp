@@ -71,7 +71,6 @@ class hexiscale_planner {
   }
 
   [[nodiscard]] outcome<plan> run() {
-    constexpr double worth_polishing = 1.1;  // how far behind what is to be beaten
     if (ended()) return none();
     bool any_size = false;
     for (std::size_t k = 0; k < hardware_.subclusters.size(); ++k)
@@ -79,8 +78,7 @@ class hexiscale_planner {
     if (!any_size)
       return refusal{refusal::kind::infeasible, "the cost model offers no placement on any single node of this cluster"};
     search();
-    if (best_ && options_.polish && best_s() <= worth_polishing * asked_.beat && options_.warmup == warmup_rule::exact &&
-        !options_.serial_transfers && !stopped_)
+    if (best_ && options_.polish && options_.warmup == warmup_rule::exact && !options_.serial_transfers && !stopped_)
       best_ = polish_pipelines(
           hardware_, costs_, *std::move(best_), best_devices_, asked_,
           {.epsilon = options_.epsilon, .effort = options_.polish_effort, .enumeration = 10 * options_.polish_effort});
