@@ -95,7 +95,7 @@ class iteration_bound {
     const double narrow_stride = std::max(gap, 0.003) * aim;
     double missed = infinity;
     // Upwards, as rents get better on the way; in strides that grow where they hold. What is enough is mostly in reach.
-    for (double stride = (enough > aim ? 0.1 : 1) * (aim - low); low < aim && may_go_on();) {
+    for (double stride = std::max(narrow_stride, (enough > aim ? 0.1 : 1) * (aim - low)); low < aim && may_go_on();) {
       const double next = std::min(low + stride, aim);
       if (out_of_reach(next)) {
         low = next;
@@ -104,7 +104,7 @@ class iteration_bound {
         missed = next;
         stride *= 0.4;
       }
-      if (stride < narrow_stride) break;
+      if (missed < infinity && stride < narrow_stride) break;
     }
     return low + shared_;
   }
