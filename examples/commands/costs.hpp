@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <climits>
 #include <cstdio>
 #include <map>
 #include <optional>
@@ -46,7 +47,7 @@ inline const std::map<std::string, hetsched::granularity> granularities{{"block"
 struct cost_choice {
   std::string profile, formulas, granularity, attention, dtype, stack, recompute = "auto", zero = "auto";
   int sequence = 0;
-  int max_context = 1, max_expert = 1;
+  int max_context = 1, max_expert = INT_MAX;
   bool extrapolate = false;
 
   /// `plans`: whether the command chooses how stages save memory.
@@ -88,9 +89,9 @@ struct cost_choice {
         ->excludes(measured);
     app.add_option(
            "--max-expert", max_expert,
-           "expert degrees of stages of models with experts, whose data ranks share them out, up to this; not with a profile")
+           "expert degrees of stages of models with experts, whose data ranks share them out, up to this (all); not with a "
+           "profile")
         ->check(CLI::Range(1, 1 << 20))
-        ->capture_default_str()
         ->excludes(measured);
   }
 

@@ -77,6 +77,20 @@ TEST_CASE("planners are told the best plan of the sizes before") {
   CHECK(told == std::vector{0, 1, 2, 2});
 }
 
+TEST_CASE("a search is told what bound the searches of other sizes leave: nothing beyond it needs proof") {
+  std::vector<double> told;
+  const std::map<int, double> bounds{{1, 6}, {2, 3}, {4, 5}, {8, 2}};
+  const auto found = best_microbatch_size(8, [&](const size_request& r) {
+    auto p = *of_rate(1.0 / (8 + r.microbatch_size), r.microbatch_size);
+    p.evidence = search_evidence{.objective_value = objective_of(p), .objective_bound = bounds.at(r.microbatch_size)};
+    if (!r.first_plan) told.push_back(r.enough);
+    return outcome<plan>(p);
+  });
+  const double any = std::numeric_limits<double>::infinity();
+  CHECK(told == std::vector<double>{any, 6, 3, 3});
+  CHECK(found->evidence->objective_bound == 2);
+}
+
 TEST_CASE("tries all that divide the batch, and no others") {
   const std::map<int, std::vector<std::pair<int, int>>> expected{{1, {{1, 1}}},
                                                                  {7, {{1, 7}, {7, 1}}},

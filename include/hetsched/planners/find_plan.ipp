@@ -188,6 +188,7 @@ class plan_finder {
       if (auto why = request_.lacks(size); !why.empty()) return refusal{refusal::kind::infeasible, std::move(why)};
     auto problem = problem_of(request_, size);
     problem.beat = asked.beat;
+    problem.enough = asked.enough;
     problem.progress = [&](const search_progress& state) {
       tell({.search = state, .microbatch_size = size, .before = best_before_});
       return !soon && go_on();

@@ -66,6 +66,9 @@ inline bool offered(const any_cost_model& costs, const std::vector<pipeline_plan
 inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                        const planner_choice& given) {
   auto options = of_pipelines(given);
+  // Small problems are looked at to the end, whatever another microbatch size has: what was found first says little of them.
+  const bool small = hardware.device_count() <= quickly_placed;
+  if (small) options.hopeless = infinity;
   // The groups of HexiScale as a start, polished where that takes no time; they may come back to a subcluster. A first look takes
   // quick ones, and hands them on.
   if (!given.known.empty()) options.start.push_back(given.known);
@@ -78,8 +81,8 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
   std::optional<plan> partition;
-  if (problem.objective == plan_objective::iteration &&
-      (whole ? given.known.empty() || devices <= quickly_polished : devices <= quickly_cut)) {
+  const auto others = [&] {
+    std::vector<std::vector<pipeline_plan>> sets;
     hexiscale_options groups{.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon};
     if (!whole || devices > quickly_polished) {
       groups.balance = {1.1};
@@ -88,18 +91,25 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     }
     auto own = problem;
     if (!whole) own.progress = {};
+    if (small) own.beat = infinity;
     if (auto found = hexiscale(book, own, groups)) {
-      options.start.push_back(found->pipelines);
+      sets.push_back(found->pipelines);
       partition = *std::move(found);
     }
     // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties.
     if (whole) {
-      auto uniform = hetauto_exact(book, problem, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
-      if (uniform) options.start.push_back(std::move(uniform->pipelines));
-      if (devices <= quickly_placed && costs.additive())
-        if (auto singles = place_stages(hardware, costs, problem, {.prove = false}))
-          options.start.push_back(std::move(singles->pipelines));
+      auto uniform = hetauto_exact(book, own, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
+      if (uniform) sets.push_back(std::move(uniform->pipelines));
+      if (small && costs.additive())
+        if (auto singles = place_stages(hardware, costs, own, {.prove = false})) sets.push_back(std::move(singles->pipelines));
     }
+    return sets;
+  };
+  if (problem.objective == plan_objective::iteration) {
+    // A first look ends before there is time for more.
+    if (whole && (given.known.empty() || devices <= quickly_polished)) options.more = others;
+    if (!whole && devices <= quickly_cut)
+      for (auto& lines : others()) options.start.push_back(std::move(lines));
   }
   auto found = parallel_pipelines(book, problem, options);
   if (found || found.why_not().why != refusal::kind::stopped || !partition) return found;

@@ -18,6 +18,7 @@ struct size_request {
   int microbatches = 1;
   bool first_plan = false;     ///< any plan will do, soon
   double beat = infinity;      ///< the least objective known, of any size
+  double enough = infinity;    ///< a bound that other sizes, searched to the end, do not exceed together
   const plan* best = nullptr;  ///< the best plan so far, of any size; null before there is one
 };
 

@@ -106,12 +106,14 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
     if (telling(a) != telling(b)) return telling(a);
     return telling(a) && a.value < b.value;
   });
+  double enough = infinity;
   for (auto& s : sizes) {
     if (s.complete || s.bound >= least()) continue;
     if (stopped || (go_on && !go_on())) break;
     s.request.first_plan = false;
     s.request.beat = least();
-    (void)ask(s);
+    s.request.enough = enough;
+    if (ask(s)) enough = std::min(enough, s.bound);
   }
   if (auto& evidence = best->evidence) {
     evidence->complete = !stopped;

@@ -39,6 +39,9 @@ struct planning_problem {
   /// An objective that is known already: a search may end once its bound shows that it cannot beat it, or not by more than the
   /// gap that it was asked for.
   double beat = infinity;
+  /// A bound on the objective above which nothing is worth proving but that nothing can beat `beat`: other problems that are
+  /// looked at together with this one leave no higher one open.
+  double enough = infinity;
   /// Called now and then; false stops the search, which returns the best plan so far, or the first one that it finds.
   std::function<bool(const search_progress&)> progress = {};
   /// Asked often, also before there is a plan and on the threads of `parallel`; false ends the search at once, with the best plan

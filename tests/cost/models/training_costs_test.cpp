@@ -77,6 +77,22 @@ TEST_CASE("cost.training_costs: devices beside a device change nothing of its co
   CHECK(formulas_for(unknown, true, cost_formulas::automatic) == cost_formulas::analytic);
 }
 
+TEST_CASE("cost.training_costs: experts are shared out by every degree that there is, unless that is limited") {
+  auto with_experts = model;
+  with_experts.experts = 4;
+  with_experts.experts_per_token = 2;
+  const auto hardware = one_node(*find_device("A100-SXM4-40GB"));
+  const auto degrees_of = [&](const transformer& of, const training_cost_options& options) {
+    std::set<int> found;
+    for (const auto& where : training_costs(hardware, of, options)(8).placements({0, 1, 4})) found.insert(where.degrees.expert);
+    return found;
+  };
+  CHECK(degrees_of(with_experts, {}) == std::set{1, 2, 4});
+  CHECK(degrees_of(with_experts, {.formulas = cost_formulas::analytic}) == std::set{1, 2, 4});
+  CHECK(degrees_of(with_experts, {.max_expert = 2}) == std::set{1, 2});
+  CHECK(degrees_of(model, {}) == std::set{1});
+}
+
 TEST_CASE("cost.training_costs: a model of 4 bytes a parameter trains in fp32 throughout") {
   const auto hardware = one_node(*find_device("V100-SXM2-32GB"));
   auto single = model;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <climits>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
@@ -29,7 +30,7 @@ struct training_cost_options {
   std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
   std::vector<int> zero{0, 1, 2, 3};  ///< ZeRO stages that placements may have
   int max_context = 1;
-  int max_expert = 1;
+  int max_expert = INT_MAX;  ///< of models with experts; there are no more than experts
 };
 
 /// The formulas that `automatic` stands for: tile for a transformer where any device is known_by_operators, else analytic; what

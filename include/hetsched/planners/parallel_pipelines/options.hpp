@@ -3,6 +3,7 @@
 // Tested by tests/planners/parallel_pipelines/parallel_pipelines_test.cpp.
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include <hetsched/plan/plan.hpp>
@@ -21,8 +22,11 @@ struct parallel_pipelines_options {
   double effort = 50;                                    ///< of the search for one pipeline, as interop_options has it
   double near_tie = interop_options{}.near_tie;          ///< likewise
   int looks = interop_options{}.looks;                   ///< likewise, and of the best plan, where it is a single pipeline
+  double hopeless = 1.05;                                ///< what is so far behind planning_problem::beat is not improved
   std::int64_t listed = 20'000;                          ///< small problems list all pipelines: of no more than so many
   std::vector<std::vector<pipeline_plan>> start = {};    ///< sets of pipelines that are known, from another planner, say
+  /// More of them, which take time to make: asked for where bounds alone do not show that none can beat planning_problem::beat.
+  std::function<std::vector<std::vector<pipeline_plan>>()> more = {};
 };
 
 }  // namespace hetsched

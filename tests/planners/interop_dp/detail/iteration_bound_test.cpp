@@ -190,4 +190,14 @@ TEST_CASE("equal layers on equal devices: the bound is the closed form of stages
   const double bound = bounds.bound(microbatches, true, 0, closed * 1.05, 0.001, 1'000'000, go_on);
   CHECK(bound <= closed * (1 + 1e-9));
   CHECK(bound > 0.95 * closed);  // zones are as wide as a stage
+  // Nothing is proved beyond what is enough.
+  CHECK(bounds.bound(microbatches, true, 0, closed * 1.05, 0.001, 1'000'000, go_on, 0.8 * closed) ==
+        doctest::Approx(0.8 * closed));
+  // Of sets, whose pipelines may do any number of microbatches, no number needs programs of its own.
+  constexpr int many = 512;
+  const double all = many * work / devices;
+  iteration_bound anew(problem, table, hardware, book.costs());
+  const double of_sets = anew.bound(many, false, 0, 1.05 * all, 0.001, 300, go_on);
+  CHECK(of_sets <= all * (1 + 1e-9) / (1 - 0.5 * (devices - 1) / many));
+  CHECK(of_sets > 0.98 * all);
 }

@@ -70,14 +70,15 @@ class iteration_bound {
 
   /// Seconds that no iteration of so many microbatches is below: `single`: of one pipeline; else of any set of them. Nothing
   /// below `known`, a bound already, is looked at; the search ends where the bound is within `gap` of `reached`, an iteration
-  /// that is known, after `most_programs` linear programs, or where go_on() is false.
+  /// that is known, or at `enough`, after `most_programs` linear programs, or where go_on() is false.
   /// Requires: reached < infinity.
   /// Complexity: a program takes some ten or hundred passes over placements and lengths of stages.
   [[nodiscard]] double bound(int microbatches, bool single, double known, double reached, double gap, std::int64_t most_programs,
-                             function_ref<bool()> go_on) {
+                             function_ref<bool()> go_on, double enough = infinity) {
     if (!usable() || !(reached < infinity)) return known;
     known -= shared_;
     reached -= shared_;
+    enough -= shared_;
     const auto last = programs_ + most_programs, last_look = looked_at_ + (table_.additive() ? most_looks : most_looks / 50);
     const auto may_go_on = [&] { return programs_ < last && looked_at_ < last_look && go_on(); };
     std::int64_t last_of_test = 0;  // no time within which there is a plan takes all
@@ -90,17 +91,20 @@ class iteration_bound {
     single_ = single;
     pool_.clear();
     double low = std::max(0.0, known);
-    const double aim = reached * (1 - gap);
-    // Upwards, as rents get better on the way; in strides that grow where they hold.
-    for (double stride = 0.25 * (aim - low); low < aim && may_go_on();) {
+    const double aim = std::min(reached * (1 - gap), enough);
+    const double narrow_stride = std::max(gap, 0.003) * aim;
+    double missed = infinity;
+    // Upwards, as rents get better on the way; in strides that grow where they hold. What is enough is mostly in reach.
+    for (double stride = std::max(narrow_stride, (enough > aim ? 0.1 : 1) * (aim - low)); low < aim && may_go_on();) {
       const double next = std::min(low + stride, aim);
       if (out_of_reach(next)) {
         low = next;
-        stride *= 1.6;
+        stride = std::min(1.6 * stride, 0.5 * (missed - low));
       } else {
+        missed = next;
         stride *= 0.4;
-        if (stride < std::max(gap * aim, 0.03 * (aim - known))) break;
       }
+      if (missed < infinity && stride < narrow_stride) break;
     }
     return low + shared_;
   }
@@ -112,8 +116,8 @@ class iteration_bound {
     microbatches_ = microbatches;
     single_ = single;
     pool_.clear();
-    const auto last = programs_ + most_programs;
-    auto ask = [&] { return programs_ < last && go_on(); };
+    const auto last = programs_ + most_programs, last_look = looked_at_ + most_looks / 10;
+    auto ask = [&] { return programs_ < last && looked_at_ < last_look && go_on(); };
     return seconds > shared_ && !within(seconds - shared_, ask);
   }
 
@@ -129,16 +133,17 @@ class iteration_bound {
   };
   struct program {
     double seconds;
-    int microbatches;
+    int fewest, most;       // microbatches
     double fastest, reach;  // a microbatch's way there and back
   };
   struct choice {
-    double reduced = 0;
+    double reduced = 0, cost = 0;
     int placement = -1, zone = 0;
     std::size_t what = 0;
   };
   struct cheapest {
-    double rent = 0;  // at the least
+    double cost = 0;  // at the least: rent, and a microbatch for each that it does less than the most
+    double rent = 0;  // of these devices
     std::vector<double> devices;
   };
 
@@ -288,7 +293,8 @@ class iteration_bound {
   }
 
   // Whether a pipeline may end within `seconds` that costs less than the microbatches that it does; it goes into the pool. Ranges
-  // of microbatches, and of what the first of them takes there and back, are halved where that is not plain.
+  // of microbatches, and of what the first of them takes there and back, are halved where that is not plain. A pipeline does no
+  // more microbatches than any of its stages can, and so no more than any mean of what they can: see share_out_microbatches.
   [[nodiscard]] bool breaks(double seconds, const std::vector<double>& rents, function_ref<bool()> go_on) {
     struct range {
       int low, high;
@@ -301,8 +307,8 @@ class iteration_bound {
     const auto most_found = problem_.devices.size();
     const auto smaller = [](const range& a, const range& b) { return a.most < b.most; };
     const auto add = [&](range r) {
-      r.by = cheapest_pipeline(seconds, r.low, rents, r.shortest, r.longest);
-      r.most = r.by.rent < infinity ? r.high / std::max(r.by.rent, 1e-300) : 0;
+      r.by = cheapest_pipeline({seconds, r.low, r.high, r.shortest, r.longest}, rents);
+      r.most = r.by.cost < infinity ? r.high / std::max(r.by.cost, 1e-300) : 0;
       if (!(r.most > 1)) return;
       open.push_back(std::move(r));
       std::push_heap(open.begin(), open.end(), smaller);
@@ -310,6 +316,7 @@ class iteration_bound {
     const int fewest = single_ ? microbatches_ : 1;
     const double least = least_latency(seconds, fewest);
     if (!(least * safely <= seconds)) return false;
+    share_out_microbatches(rents);
     add({fewest, microbatches_, least, seconds});
     while (!open.empty()) {
       std::pop_heap(open.begin(), open.end(), smaller);
@@ -335,11 +342,30 @@ class iteration_bound {
     return found > 0;
   }
 
-  // The least rent of a pipeline that may do m microbatches within `seconds`, in fractions of stages; of a way there and back
-  // from `fastest` to `reach`.
-  [[nodiscard]] cheapest cheapest_pipeline(double seconds, int m, const std::vector<double>& rents, double fastest,
-                                           double reach) {
+  // Each content's share of the microbatches that a pipeline does: any that add up to 1 will do. By what layers cost where they
+  // are cheapest, pipelines whose stages can all do as many as each other are the cheapest ones, and nothing is lost on them.
+  void share_out_microbatches(const std::vector<double>& rents) {
+    std::vector<double> of_kind(layers_of_kind_.size(), infinity);
+    double all = 0;
+    for (std::size_t k = 0; k < of_kind.size(); ++k) {
+      const int layer = static_cast<int>(std::find(kind_.begin(), kind_.end(), static_cast<int>(k)) - kind_.begin());
+      for (const int p : open_) {
+        const auto& placed = at(problem_.placements, p);
+        of_kind[k] = std::min(of_kind[k], at(rents, placed.subcluster) * placed.devices * table_.time(p, layer, layer + 1));
+      }
+      all += of_kind[k] * layers_of_kind_[k];
+    }
+    const bool known = all > 0 && all < infinity;
+    shares_.assign(contents_.size(), 0.0);
+    for (std::size_t c = 0; c < contents_.size(); ++c)
+      for (const auto& [kind, n] : contents_[c].of)
+        shares_[c] += known ? at(of_kind, kind) * n / all : double(n) / problem_.layers;
+  }
+
+  // The least cost of a pipeline, in fractions of stages.
+  [[nodiscard]] cheapest cheapest_pipeline(const program& now, const std::vector<double>& rents) {
     ++programs_;
+    const auto& [seconds, m, most, fastest, reach] = now;
     const double longest = seconds / m;  // stage
     zones_ = m == 1 ? 1 : static_cast<int>(std::clamp(reach / longest, 1.0, double{most_zones}));
     width_ = reach / zones_;
@@ -354,12 +380,11 @@ class iteration_bound {
     for (std::size_t k = 0; k < rents.size(); ++k) dearest = std::max(dearest, rents[k] * problem_.devices[k]);
     const double penalty = 10 * dearest + microbatches_;
     simplex_.begin(wanted, static_cast<int>(kinds), penalty);
-    const program now{seconds, m, fastest, reach};
     std::vector<int> made;  // placements
     const auto enter = [&](const choice& b) {
       const auto& placed = at(problem_.placements, b.placement);
       const auto& what = contents_[b.what];
-      column_.cost = at(rents, placed.subcluster) * placed.devices;
+      column_.cost = b.cost;
       column_.entries.clear();
       for (const auto& [kind, n] : what.of) column_.entries.push_back({kind, static_cast<double>(n)});
       const double t = time_of(b.placement, what.layers);
@@ -400,12 +425,13 @@ class iteration_bound {
     if (recent_.size() > most_recent) recent_.clear();
     // No pipeline has more stages than layers, so it costs no less than this.
     cheapest found;
-    found.rent = std::max(0.0, (simplex_.dual_cost() + problem_.layers * least_reduced) * safely);
+    found.cost = std::max(0.0, (simplex_.dual_cost() + problem_.layers * least_reduced) * safely);
     found.devices.assign(problem_.devices.size(), 0.0);
     simplex_.for_each_used([&](int column_index, double often) {
       const auto& placed = at(problem_.placements, at(made, column_index));
       at(found.devices, placed.subcluster) += often * placed.devices;
     });
+    for (std::size_t k = 0; k < rents.size(); ++k) found.rent += rents[k] * found.devices[k];
     return found;
   }
 
@@ -431,38 +457,54 @@ class iteration_bound {
 
   [[nodiscard]] double time_of(int p, layer_range layers) const { return table_.time(p, layers.first, layers.last) * safely; }
 
-  // A way to run a stage, in the last zone that it may begin in, if its reduced cost is less than that of `own`.
+  // A way to run a stage, if its reduced cost is less than that of `own`.
   void offer(const program& now, int p, std::size_t c, const std::vector<double>& rents, choice& own) {
     const auto& placed = at(problem_.placements, p);
-    double reduced = at(rents, placed.subcluster) * placed.devices - worth_[c];
-    if (!(reduced < own.reduced)) return;
-    const auto& layers = contents_[c].layers;
-    const double t = time_of(p, layers);
-    double latest = now.seconds - now.microbatches * t;
+    const double rent = at(rents, placed.subcluster) * placed.devices;
+    if (!(rent - worth_[c] < own.reduced)) return;
+    const double t = time_of(p, contents_[c].layers);
+    double latest = now.seconds - now.fewest * t;
     auto& update = updates_[as_size(p) * contents_.size() + c];
-    for (;;) {
+    for (bool asked = update != unknown;; asked = true) {
       if (update > 0) {
         // A stage that is not the first does not wait for what the first adds up.
         const double free = latest + shared_ - double{update};
         latest = free < 0 ? -1 : forward_share_ > 0 ? std::min(latest, free / forward_share_) : latest;
       }
       if (latest < 0) return;
-      const int zone = std::min(zones_ - 1, static_cast<int>(std::min(latest, now.reach) / width_));
-      const double all = reduced + at(zone_price_, zone) * (t + at(least_way_, placed.transfer_class));
-      if (!(all < own.reduced) || !fits(p, layers, t, zone, now)) return;
-      if (update == unknown) {
-        update = static_cast<float>(std::max(0.0, costs_.update(layers, placed.where)) * (1 - 1e-6));
-        if (update > 0) continue;  // once more, with what is known now
+      const auto best = in_best_zone(now, p, c, rent, t, latest, own.reduced);
+      if (best.placement < 0) return;
+      if (asked) {
+        own = best;
+        return;
       }
-      own = {all, p, zone, c};
-      return;
+      update = static_cast<float>(std::max(0.0, costs_.update(contents_[c].layers, placed.where)) * (1 - 1e-6));
     }
+  }
+
+  // The same in the best of the zones that it may begin in: later ones take less time from others, and in earlier ones the stage
+  // can do more microbatches. No placement if none is better than `least`.
+  [[nodiscard]] choice in_best_zone(const program& now, int p, std::size_t c, double rent, double t, double latest,
+                                    double least) const {
+    choice best{least};
+    const double taken = t + at(least_way_, at(problem_.placements, p).transfer_class), pace = 1 / std::max(t, 1e-300);
+    const auto missed_in = [&](int zone) { return std::max(0.0, now.most - (now.seconds - zone * width_) * pace); };
+    const int last = std::min(zones_ - 1, static_cast<int>(std::min(latest, now.reach) / width_));
+    // The last zone is the cheapest, and in the first the fewest microbatches are missed.
+    if (rent + shares_[c] * missed_in(0) - worth_[c] + at(zone_price_, last) * taken >= least) return best;
+    for (int zone = last; zone >= 0; --zone) {
+      const double missed = missed_in(zone), cost = rent + shares_[c] * missed;
+      const double reduced = cost - worth_[c] + at(zone_price_, zone) * taken;
+      if (reduced < best.reduced && fits(p, contents_[c].layers, t, zone, now)) best = {reduced, cost, p, zone, c};
+      if (missed == 0) break;
+    }
+    return best;
   }
 
   // All ways to run a stage on a placement, the longest first: shorter ones are worth less.
   void offer_all(const program& now, int p, const std::vector<double>& rents, choice& own) {
     const auto& placed = at(problem_.placements, p);
-    const double rent = at(rents, placed.subcluster) * placed.devices, longest = now.seconds / now.microbatches;
+    const double rent = at(rents, placed.subcluster) * placed.devices, longest = now.seconds / now.fewest;
     // The greatest length of which some content is not too long; longer ones take longer.
     int low = 0, high = problem_.layers + 1;
     while (table_.additive() && high - low > 1) {
@@ -483,7 +525,7 @@ class iteration_bound {
 
   // Whether a stage that begins in a zone may hold what it must.
   [[nodiscard]] bool fits(int p, layer_range layers, double t, int zone, const program& now) const {
-    const double m = now.microbatches, begin = zone * width_;
+    const double m = now.fewest, begin = zone * width_;
     const double latest = std::min(now.seconds - m * t, (zone + 1) * width_);
     const double behind = std::max(t, now.fastest - latest);
     const double in_flight = std::max(1.0, std::ceil(m * behind / (now.seconds - begin) * safely));
@@ -521,6 +563,7 @@ class iteration_bound {
   std::vector<float> updates_;  // [placement][content]
   std::vector<int> open_;       // placements
   std::vector<double> worth_;   // by content
+  std::vector<double> shares_;  // of a pipeline's microbatches, by content
   int zones_ = 1;
   double width_ = 0;
   column_simplex simplex_;
@@ -533,14 +576,14 @@ class iteration_bound {
 };
 
 /// What no plan of so many microbatches is below, by work and by iteration_bound: see there. `reached`: an iteration that is
-/// known.
+/// known. `enough`: a bound that will do.
 [[nodiscard]] inline double least_iteration(const interop_problem& problem, const stage_prices& table, const cluster& hardware,
                                             const any_cost_model& costs, int microbatches, bool single, double reached,
-                                            double gap, function_ref<bool()> go_on, std::int64_t most_programs = 1500) {
+                                            double gap, function_ref<bool()> go_on, double enough) {
+  constexpr std::int64_t most_programs = 1500;
   const double work = work_bound(problem, table, microbatches);
-  return std::min(
-      reached,
-      iteration_bound(problem, table, hardware, costs).bound(microbatches, single, work, reached, gap, most_programs, go_on));
+  iteration_bound bounds(problem, table, hardware, costs);
+  return std::min(reached, bounds.bound(microbatches, single, work, reached, gap, most_programs, go_on, enough));
 }
 
 }  // namespace hetsched::detail

@@ -59,8 +59,10 @@ class parallel_planner {
     if (!found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     auto why = one_pipeline(true);
-    if (ended() || (one_bound_ == infinity && !asked_.use_all_devices)) return finish(why);
-    if (!go_on() || count_all() || cannot_win()) return finish(why);
+    if (!go_on() || cannot_win()) return finish(why);
+    if (options_.more)
+      for (auto& lines : options_.more()) found_.consider({.pipelines = std::move(lines)});
+    if ((one_bound_ == infinity && !asked_.use_all_devices) || !go_on() || count_all()) return finish(why);
     if (found_.worth().money()) {
       search_cheap_sets();
     } else {
@@ -70,7 +72,7 @@ class parallel_planner {
       whole_sets sets(pool, found_, problem_.devices, asked_.microbatches, ask);
       // Where a plan is known, copies show whether this comes near it.
       if (asked_.beat < infinity) copies(ask).share_out();
-      if (found_.least() <= hopeless * asked_.beat) {
+      if (found_.least() <= options_.hopeless * asked_.beat) {
         search_sets(relaxed, pool, sets);
         if (!stopped_) why = one_pipeline(false);
         if (!stopped_) tell_cases_apart(relaxed, pool, sets);
@@ -115,7 +117,9 @@ class parallel_planner {
     auto problem = asked_;
     problem.objective = plan_objective::iteration;
     problem.deadline_s = infinity;
-    problem.beat = found_.worth().money() ? infinity : std::min(asked_.beat, found_.least());
+    // Sums over stages, by which it leaves out what does not beat a plan, and iterations may part by more than hope.
+    const bool all = found_.worth().money() || !(options_.hopeless < infinity);
+    problem.beat = all ? infinity : std::min(asked_.beat, found_.least());
     return problem;
   }
 
@@ -133,7 +137,7 @@ class parallel_planner {
         stopped_ = true;
       // Where sets keep the bound down, and no plan comes near what is to be beaten.
       if (state.bound > several_bound_ && several_bound_ < asked_.beat &&
-          std::min(found_.least(), state.incumbent) > hopeless * asked_.beat)
+          std::min(found_.least(), state.incumbent) > options_.hopeless * asked_.beat)
         return false;
       return !stopped_;
     };
@@ -347,7 +351,7 @@ class parallel_planner {
     if (algebra_.is_exact()) {
       const bool orders_are_free = options_.order == subcluster_order::automatic || options_.order == subcluster_order::all;
       if (options_.looks == 0 || !found_.best() || found_.worth().money() || found_.best()->pipelines.size() > 1 ||
-          !orders_are_free || found_.least() > hopeless * asked_.beat)
+          !orders_are_free || found_.least() > options_.hopeless * asked_.beat)
         return;
       const auto stages = found_.stages_of(found_.best()->pipelines.front());
       if (!stages) return;
@@ -355,14 +359,15 @@ class parallel_planner {
       const auto from = chains.chain_of(*stages);
       if (!chains.keeps_together(from)) return;
       const int looks = std::min(options_.looks, chains.looks_within(options_.effort, from));
-      const auto better = chains.improve_any({{found_.best_s(), from}}, looks, hopeless, true, [&] { return go_on(); });
+      const auto better =
+          chains.improve_any({{found_.best_s(), from}}, looks, 1 + options_.near_tie, true, [&] { return go_on(); });
       found_.consider_alone(chains.stages_of(better.what), asked_.microbatches);
     }
   }
 
   // Neighbours of the best plan, if it comes near what is to be beaten.
   void look_around() {
-    if (!found_.best() || found_.least() > hopeless * asked_.beat) return;
+    if (!found_.best() || found_.least() > options_.hopeless * asked_.beat) return;
     auto ask = [&] { return go_on(); };
     const auto actions = [&] {
       double all = 0;
@@ -416,12 +421,11 @@ class parallel_planner {
       return std::max(counted_bound_, asked_.microbatches * least_work(problem_, table_, found_.worth().prices()));
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     return std::max(out_of_reach_, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, ends_.alone(),
-                                                   std::min(found_.best_s(), asked_.beat), options_.gap, ask));
+                                                   std::min(found_.best_s(), asked_.beat), options_.gap, ask, asked_.enough));
   }
 
-  static constexpr double hopeless = 1.05;  // how far behind what is to be beaten
-  static constexpr int first_rounds = 4;    // that may show by bounds alone that a problem cannot win
-  static constexpr double coarse = 0.005;   // how closely the bound of one that cannot win is sought
+  static constexpr int first_rounds = 4;   // that may show by bounds alone that a problem cannot win
+  static constexpr double coarse = 0.005;  // how closely the bound of one that cannot win is sought
 
   price_book& book_;
   const cluster& hardware_;
