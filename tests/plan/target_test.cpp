@@ -192,12 +192,14 @@ TEST_CASE("docs/targets.md has a row for each target, as the data say") {
     for (const auto& [axis, degree] :
          {std::pair{"context", t.most.context}, {"tensor", t.most.tensor}, {"expert", t.most.expert}})
       if (degree == 1) most += (most.empty() ? "no " : ", ") + std::string(axis);
+    if (most.empty()) most = "all";
+    if (t.least_replicas > 1) most += "; of several stages " + std::to_string(t.least_replicas) + " replicas or more";
     const std::string cuts = t.cuts == target_cuts::layers   ? "layers"
                              : t.cuts == target_cuts::blocks ? "blocks"
                                                              : "blocks, with the ends";
     const auto number = [](int one) { return std::to_string(one); };
     const auto row = "| `" + t.name + "` | " + t.program + " | `" + t.stack + "` | " + cuts + " | " + listed(t.equal, name) +
-                     " | " + (most.empty() ? "all" : most) + " | " + listed(t.recompute, name) + " | " + listed(t.zero, number) +
+                     " | " + most + " | " + listed(t.recompute, name) + " | " + listed(t.zero, number) +
                      (t.zero_alone.empty() ? "" : "; on one stage also " + listed(t.zero_alone, number)) + " | " +
                      (t.schedules.empty() ? "all" : listed(t.schedules, itself)) + " |";
     CAPTURE(row);
@@ -208,7 +210,7 @@ TEST_CASE("docs/targets.md has a row for each target, as the data say") {
 TEST_CASE("space_of says a target's rules in words") {
   CHECK(space_of(*find_plan_target("hetsched")) == "ZeRO stage 0, 1 or 2");
   CHECK(space_of(*find_plan_target("flagscale")) ==
-        "one pipeline; whole blocks, with embedding and head; equal shares; all stages alike in context, expert, recompute and "
-        "zero; "
-        "ZeRO stage 0 or 1; under 1f1b");
+        "one pipeline; whole blocks, with embedding and head; equal shares; all stages alike in expert and zero; context degrees "
+        "up to 1; "
+        "recompute none or full; ZeRO stage 0 or 1; under 1f1b");
 }

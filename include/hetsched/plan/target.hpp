@@ -38,6 +38,7 @@ struct plan_target {
   bool uneven_shares = true;       ///< unequal parts of an axis of a stage
   target_cuts cuts = target_cuts::layers;
   degrees most{INT_MAX, INT_MAX, INT_MAX, INT_MAX};
+  int least_replicas = 1;                    ///< data times context degree, of each of several stages
   std::vector<stage_trait> equal{};          ///< all stages have the same
   std::vector<stage_trait> equal_at_ends{};  ///< the first and the last stage do, if they share parameters (a tied embedding)
   std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
@@ -55,8 +56,8 @@ struct plan_target {
 /// The target of that name, if there is one.
 [[nodiscard]] std::optional<plan_target> find_plan_target(std::string_view name);
 
-/// Throws: input_error for a target without a name, of a stack or schedule that is not known, of degrees below 1, of no
-/// recomputation or ZeRO stage, or of one that there is not.
+/// Throws: input_error for a target without a name, of a stack or schedule that is not known, of degrees or replicas below 1, of
+/// no recomputation or ZeRO stage, or of one that there is not.
 void validate(const plan_target& t);
 
 [[nodiscard]] constexpr std::string_view name_of(stage_trait trait) { return stage_traits[static_cast<std::size_t>(trait)]; }

@@ -107,6 +107,9 @@ class gap_finder {
           std::tuple{"expert", s.degrees.expert, target_.most.expert}})
       if (degree > most)
         add(place, name + (" degree " + std::to_string(degree)), most == 1 ? "1" : "at most " + std::to_string(most));
+    if (const int have = replicas(s.degrees); line.stages.size() > 1 && have < target_.least_replicas)
+      add(place, std::to_string(have) + (have == 1 ? " replica" : " replicas"),
+          "at least " + std::to_string(target_.least_replicas));
     look_at_cut(l, i, place);
     if (!has(target_.recompute, s.recompute))
       add(place, "recompute " + std::string(name_of(s.recompute)), joined(names_of(target_.recompute), " or "), true);
@@ -232,7 +235,8 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
 
     // torchtitan: module_fqns_per_model_part cuts between blocks, pipeline_parallel_schedule_csv takes any order, degrees are of
     // the whole run (torchtitan/config/job_config.py). Replicas are FSDP2's; under a pipeline it keeps weights and gradients
-    // whole until the last microbatch. Plain data parallelism does not go with other kinds.
+    // whole until the last microbatch. Plain data parallelism does not go with other kinds. Of its mixed precision FSDP is the
+    // only way under a pipeline (torchtitan/distributed/utils.py, maybe_enable_amp): one replica would train in fp32.
     auto torchtitan = torch;
     torchtitan.name = torchtitan.stack = "torchtitan";
     torchtitan.program = "torchtitan on PyTorch 2.9 and later";
@@ -240,17 +244,20 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     torchtitan.most = own.most;
     torchtitan.equal = megatron.equal;
     torchtitan.recompute = own.recompute;
+    torchtitan.least_replicas = 2;
     torchtitan.zero = {1};
     torchtitan.zero_alone = {2, 3};
 
     // FlagScale's fork of Megatron-LM, hetero_process_meshes and hetero_pipeline_layer_split (flagscale/train/arguments.py):
-    // every mesh has its own tensor and data degree, context degrees are equal, a stage of the embedding alone and virtual stages
-    // are refused. Expert degrees may differ unless one is 1; here they do not.
+    // every mesh has its own tensor and data degree and none of context, a stage of the embedding alone and virtual stages are
+    // refused. Each stage recomputes all or nothing. Expert degrees may differ unless one is 1; here they do not.
     auto flagscale = megatron;
     flagscale.name = "flagscale";
     flagscale.program = "FlagScale's training on Megatron-LM";
     flagscale.cuts = target_cuts::blocks_with_ends;
-    flagscale.equal = {context, expert, recompute, zero};
+    flagscale.most.context = 1;
+    flagscale.equal = {expert, zero};
+    flagscale.recompute = {none, full};
     flagscale.equal_at_ends = {data, tensor};
     flagscale.schedules = {"1f1b"};
 
@@ -283,6 +290,7 @@ HETSCHED_INLINE void validate(const plan_target& t) {
   };
   require(find_training_stack(t.stack).has_value(), "there is no stack " + t.stack);
   require(std::min({t.most.data, t.most.context, t.most.tensor, t.most.expert}) >= 1, "degrees must be at least 1");
+  require(t.least_replicas >= 1, "least_replicas must be at least 1");
   require(!t.recompute.empty() && !t.zero.empty(), "it needs a kind of recomputation and a ZeRO stage, if only none and 0");
   for (const auto* stages : {&t.zero, &t.zero_alone})
     for (const int z : *stages) require(z >= 0 && z <= 3, "there is no ZeRO stage " + std::to_string(z));
@@ -316,7 +324,7 @@ HETSCHED_INLINE bool allows(const plan_target& t, const placement& where, bool a
   const auto& d = where.degrees;
   const bool small =
       d.data <= t.most.data && d.context <= t.most.context && d.tensor <= t.most.tensor && d.expert <= t.most.expert;
-  return small && detail::has(t.recompute, where.recompute) &&
+  return small && (alone || replicas(d) >= t.least_replicas) && detail::has(t.recompute, where.recompute) &&
          (!matters(stage_trait::zero, where) || detail::has(t.zero, where.zero) ||
           (alone && detail::has(t.zero_alone, where.zero)));
 }
@@ -346,6 +354,8 @@ HETSCHED_INLINE std::string space_of(const plan_target& t) {
   for (const auto& [name, most] : {std::pair{"data", t.most.data}, std::pair{"context", t.most.context},
                                    std::pair{"tensor", t.most.tensor}, std::pair{"expert", t.most.expert}})
     if (most < INT_MAX) rules.push_back(name + (" degrees up to " + std::to_string(most)));
+  if (t.least_replicas > 1)
+    rules.push_back("of several stages each with " + std::to_string(t.least_replicas) + " replicas or more");
   if (t.recompute.size() < 3) rules.push_back("recompute " + detail::joined(detail::names_of(t.recompute), " or "));
   if (t.zero.size() < 4) rules.push_back("ZeRO stage " + detail::joined(detail::texts_of(t.zero), " or "));
   if (!t.zero_alone.empty())

@@ -51,7 +51,7 @@ template <class Names>
 
 [[nodiscard]] inline plan_target read_target_object(const json_value& value) {
   value.object({"format", "version", "name", "like", "program", "stack", "several_pipelines", "uneven_shares", "cuts", "most",
-                "equal", "recompute", "zero", "schedules", "strict", "equal_at_ends", "zero_alone"});
+                "least_replicas", "equal", "recompute", "zero", "schedules", "strict", "equal_at_ends", "zero_alone"});
   plan_target t;
   if (const auto like = value.find("like")) t = plan_targets()[as_size(choice_of(*like, target_names()))];
   const auto name = value.at("name");
@@ -71,6 +71,7 @@ template <class Names>
     for (const auto& key : degree_keys)
       if (const auto degree = most->find(key.name)) t.most.*key.of = degree->count();
   }
+  if (const auto least = value.find("least_replicas")) t.least_replicas = least->count();
   const auto trait = [](const json_value& x) { return static_cast<stage_trait>(choice_of(x, stage_traits)); };
   if (const auto equal = value.find("equal")) t.equal = equal->list(trait);
   if (const auto ends = value.find("equal_at_ends")) t.equal_at_ends = ends->list(trait);
@@ -126,6 +127,7 @@ HETSCHED_INLINE std::string to_json(const plan_target& t) {
   out["cuts"] = detail::cut_names[static_cast<int>(t.cuts)];
   for (const auto& key : detail::degree_keys)
     if (t.most.*key.of < INT_MAX) out["most"][key.name] = t.most.*key.of;
+  out["least_replicas"] = t.least_replicas;
   for (const auto& [key, traits] : {std::pair{"equal", &t.equal}, std::pair{"equal_at_ends", &t.equal_at_ends}}) {
     out[key] = json::array();
     for (const auto trait : *traits) out[key].push_back(name_of(trait));
