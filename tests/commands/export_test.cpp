@@ -382,22 +382,23 @@ TEST_CASE("hetsched-export: what a target cannot express is named, and nothing i
     CHECK(w.files().count("x") == 0);
   };
   w.put("p.json", plan_text(12, 2, 1, 4, "1f1b"));
-  refused("torch", "tensor degree of 4");
+  refused("torch", "stage 0: tensor degree 4, expected 1; stage 1: tensor degree 4, expected 1");
+  refused("torch", "hetsched-plan --for torch");
   refused("caffe", "--to", 2);
   w.put("p.json", plan_text(12, 2, 1, 1, "zb_v"));
-  refused("megatron", "stage 2 lies on rank 1, not on 0");
+  refused("megatron", "schedule zb_v, expected 1f1b or interleaved_1f1b");
   w.put("p.json", plan_text(12, 2, 1, 1, "dualpipe"));
-  refused("torch", "two directions");
+  refused("torch", "schedule dualpipe, expected");
   auto uneven = nlohmann::json::parse(plan_text(12, 2, 4, 1, "1f1b"));
   uneven["pipelines"][0]["stages"][1]["degrees"] = {{"data", 1}, {"context", 1}, {"tensor", 4}};
   w.put("p.json", uneven.dump());
-  refused("megatron", "tensor degrees differ: 1 in stage 0, 4 in stage 1");
+  refused("megatron", "stage 1: tensor degree 4, expected 1 as in stage 0");
   uneven = nlohmann::json::parse(plan_text(12, 2, 1, 1, "1f1b"));
   uneven["setting"] = {
       {"costs", "tile"}, {"granularity", "sublayer"}, {"sequence", 128}, {"precision", "fp16"}, {"attention", "flash"}};
   uneven["pipelines"][0]["stages"][1]["layers"] = {6, 13};
   w.put("p.json", uneven.dump());
-  refused("megatron", "stage 1 begins inside block 1");
+  refused("megatron", "stage 1: a begin inside block 1");
   w.put("p.json", "{}");
   refused("megatron", "p.json", 2);
 }

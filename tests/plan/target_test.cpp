@@ -90,7 +90,7 @@ TEST_CASE("degrees that differ: FlagScale's meshes may, but for context") {
         list{"stage 1: data degree 1, expected 4 as in stage 0", "stage 1: tensor degree 4, expected 1 as in stage 0"});
   p.pipelines[0].copy_sync.clear();
   p.pipelines[0].stages[1].degrees = {.data = 1, .context = 4, .tensor = 1};
-  CHECK(texts(p, "flagscale").front() == "stage 1: context degree 4, expected 1 as in stage 0");
+  CHECK(texts(p, "flagscale").front() == "stage 1: context degree 4, expected 1");
 }
 
 TEST_CASE("cuts: inside blocks, and ends that stand alone") {
@@ -129,6 +129,10 @@ TEST_CASE("what is run in another way comes last: recomputation, ZeRO, schedules
   CHECK(texts(plan_of(2, 4, {}, "zb_v"), "torch") == list{});
   CHECK(texts(plan_of(2, 4, {}, "dualpipe"), "torch").size() == 1);
   CHECK(texts(plan_of(2, 6, {}, "interleaved_1f1b"), "megatron") == list{});
+  auto odd = plan_of(2, 6, {}, "interleaved_1f1b");
+  odd.pipelines[0].microbatches = 3;
+  CHECK(texts(odd, "megatron") == list{"plan: 3 microbatches under interleaved_1f1b, expected a multiple of 2 stages"});
+  CHECK(texts(odd, "torch") == list{});
   CHECK(texts(plan_of(1, 6, {}, "interleaved_1f1b"), "megatron") ==
         list{"plan: schedule interleaved_1f1b of one stage, expected at least two"});
   CHECK(texts(plan_of(2, 6, {}, "interleaved_1f1b", "sublayer"), "megatron").size() == 1);  // chunks may begin inside blocks
@@ -137,11 +141,20 @@ TEST_CASE("what is run in another way comes last: recomputation, ZeRO, schedules
 TEST_CASE("ZeRO stages that go with one stage only") {
   auto p = plan_of(1, 6, {.data = 4, .context = 1, .tensor = 1});
   p.pipelines[0].stages[0].zero = 3;
-  for (const auto* name : {"torchtitan", "deepspeed"}) CHECK(texts(p, name) == list{});
+  CHECK(texts(p, "torchtitan") == list{});
+  CHECK(texts(p, "deepspeed").front() == "~ stage 0: ZeRO stage 3, expected 0 or 1");
   p = plan_of(2, 3, {.data = 4, .context = 1, .tensor = 1});
   for (auto& s : p.pipelines[0].stages) s.zero = 3;
   CHECK(texts(p, "torchtitan").front() == "~ stage 0: ZeRO stage 3, expected 1");
   CHECK(texts(p, "deepspeed").size() == 2);
+}
+
+TEST_CASE("replicas that a target needs to compute in 16 bits") {
+  CHECK(texts(plan_of(1, 6, {}), "torchtitan") == list{});  // one device
+  CHECK(texts(plan_of(1, 6, {.data = 1, .context = 1, .tensor = 4}), "torchtitan") ==
+        list{"stage 0: 1 replica, expected at least 2"});
+  CHECK(texts(plan_of(2, 3, {.data = 1, .context = 1, .tensor = 2}), "torchtitan").front() ==
+        "stage 0: 1 replica, expected at least 2");
 }
 
 TEST_CASE("a strict target refuses what others run in their own way") {
@@ -193,7 +206,7 @@ TEST_CASE("docs/targets.md has a row for each target, as the data say") {
          {std::pair{"context", t.most.context}, {"tensor", t.most.tensor}, {"expert", t.most.expert}})
       if (degree == 1) most += (most.empty() ? "no " : ", ") + std::string(axis);
     if (most.empty()) most = "all";
-    if (t.least_replicas > 1) most += "; of several stages " + std::to_string(t.least_replicas) + " replicas or more";
+    if (t.least_replicas > 1) most += "; on several devices " + std::to_string(t.least_replicas) + " replicas or more";
     const std::string cuts = t.cuts == target_cuts::layers   ? "layers"
                              : t.cuts == target_cuts::blocks ? "blocks"
                                                              : "blocks, with the ends";

@@ -87,6 +87,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
        {std::pair{"--frontier", !given.frontier.empty()}, std::pair{"--quantile", given.quantile > 0},
         std::pair{"--objective", is_inference(given.objective)}})
     if (asked) throw input_error(std::string(option) + ": does not go with --for");
+  if (given.objective == plan_objective::cost && !given.target->several_pipelines)
+    throw input_error("--objective cost: does not go with --for " + given.target->name + ", which runs one pipeline");
 }
 
 /// What noise makes of a plan that was chosen for it.

@@ -38,13 +38,14 @@ struct plan_target {
   bool uneven_shares = true;       ///< unequal parts of an axis of a stage
   target_cuts cuts = target_cuts::layers;
   degrees most{INT_MAX, INT_MAX, INT_MAX, INT_MAX};
-  int least_replicas = 1;                    ///< data times context degree, of each of several stages
+  int least_replicas = 1;                    ///< data times context degree of each stage, where a plan has several devices
   std::vector<stage_trait> equal{};          ///< all stages have the same
   std::vector<stage_trait> equal_at_ends{};  ///< the first and the last stage do, if they share parameters (a tied embedding)
   std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
   std::vector<int> zero{0, 1, 2, 3};
   std::vector<int> zero_alone{};         ///< also, of a plan of one stage
   std::vector<std::string> schedules{};  ///< empty: all; the first is planned for unless another is asked for
+  bool whole_rounds = false;             ///< interleaved schedules take microbatches in multiples of the ranks
   bool strict = false;                   ///< refuses other ways to save memory and other schedules; else it runs its own
   friend bool operator==(const plan_target&, const plan_target&) = default;
 };

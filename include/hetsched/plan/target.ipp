@@ -107,7 +107,8 @@ class gap_finder {
           std::tuple{"expert", s.degrees.expert, target_.most.expert}})
       if (degree > most)
         add(place, name + (" degree " + std::to_string(degree)), most == 1 ? "1" : "at most " + std::to_string(most));
-    if (const int have = replicas(s.degrees); line.stages.size() > 1 && have < target_.least_replicas)
+    if (const auto have = replicas(s.degrees);
+        (line.stages.size() > 1 || s.degrees.device_count() > 1) && have < target_.least_replicas)
       add(place, std::to_string(have) + (have == 1 ? " replica" : " replicas"),
           "at least " + std::to_string(target_.least_replicas));
     look_at_cut(l, i, place);
@@ -183,6 +184,11 @@ class gap_finder {
     const bool same = std::any_of(known.begin(), known.end(), [&](const auto& own) { return shape_of(own) == shape; });
     const auto place = plan_.pipelines.size() > 1 ? "pipeline " + std::to_string(l) : std::string("plan");
     if (!allows(target_, name)) add(place, "schedule " + name, joined(known, " or "), same && shape != stage_shape::other);
+    if (shape == stage_shape::loop && target_.whole_rounds) {
+      const int ranks = static_cast<int>(plan_.pipelines[l].stages.size()), count = plan_.pipelines[l].microbatches;
+      if (count % ranks != 0)
+        add(place, std::to_string(count) + " microbatches under " + name, "a multiple of " + std::to_string(ranks) + " stages");
+    }
     if (shape == stage_shape::loop && !known.empty() && plan_.pipelines[l].stages.size() < 2)
       add(place, "schedule " + name + " of one stage", "at least two");
     if (shape != stage_shape::line && target_.cuts != target_cuts::layers && plan_.setting.granularity == "sublayer")
@@ -216,7 +222,8 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
                                .cuts = target_cuts::blocks,
                                .equal = {data, context, tensor, expert, recompute, zero},
                                .zero = {0, 1},
-                               .schedules = {"1f1b", "interleaved_1f1b"}};
+                               .schedules = {"1f1b", "interleaved_1f1b"},
+                               .whole_rounds = true};
 
     // torch.distributed.pipelining of PyTorch 2.9 with the script of hetsched-export: whole modules of the user's, nothing inside
     // them is parallel, and no state is shared out. Any order of one direction can be read from a table.
@@ -262,7 +269,7 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     flagscale.schedules = {"1f1b"};
 
     // DeepSpeed's PipelineModule and PipelineEngine: layers of a list in a row, under 1F1B (runtime/pipe/schedule.py); the engine
-    // takes no ZeRO stage above 1, which only one without a pipeline does; activation_checkpoint_interval of 1 is full
+    // takes no ZeRO stage above 1; activation_checkpoint_interval of 1 is full
     // recomputation.
     auto deepspeed = megatron;
     deepspeed.name = deepspeed.stack = "deepspeed";
@@ -270,7 +277,6 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     deepspeed.most = torch.most;
     deepspeed.equal = {data, recompute, zero};
     deepspeed.recompute = {none, full};
-    deepspeed.zero_alone = {2, 3};
     deepspeed.schedules = {"1f1b"};
     return std::vector{own, megatron, torch, torchtitan, flagscale, deepspeed};
   }();
@@ -324,7 +330,8 @@ HETSCHED_INLINE bool allows(const plan_target& t, const placement& where, bool a
   const auto& d = where.degrees;
   const bool small =
       d.data <= t.most.data && d.context <= t.most.context && d.tensor <= t.most.tensor && d.expert <= t.most.expert;
-  return small && (alone || replicas(d) >= t.least_replicas) && detail::has(t.recompute, where.recompute) &&
+  return small && (replicas(d) >= t.least_replicas || (alone && d.device_count() == 1)) &&
+         detail::has(t.recompute, where.recompute) &&
          (!matters(stage_trait::zero, where) || detail::has(t.zero, where.zero) ||
           (alone && detail::has(t.zero_alone, where.zero)));
 }
@@ -355,7 +362,7 @@ HETSCHED_INLINE std::string space_of(const plan_target& t) {
                                    std::pair{"tensor", t.most.tensor}, std::pair{"expert", t.most.expert}})
     if (most < INT_MAX) rules.push_back(name + (" degrees up to " + std::to_string(most)));
   if (t.least_replicas > 1)
-    rules.push_back("of several stages each with " + std::to_string(t.least_replicas) + " replicas or more");
+    rules.push_back("on several devices each stage with " + std::to_string(t.least_replicas) + " replicas or more");
   if (t.recompute.size() < 3) rules.push_back("recompute " + detail::joined(detail::names_of(t.recompute), " or "));
   if (t.zero.size() < 4) rules.push_back("ZeRO stage " + detail::joined(detail::texts_of(t.zero), " or "));
   if (!t.zero_alone.empty())

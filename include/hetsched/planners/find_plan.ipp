@@ -194,8 +194,8 @@ class plan_finder {
       return !soon && go_on();
     };
     auto choice = choice_;
-    // Stages of other degrees are no start for those that a target wants alike.
-    if (!request_.target || request_.target->equal.empty()) {
+    // Plans of other choices are no start for a target's, nor are those whose layers it sees joined.
+    if (const auto& t = request_.target; !t || (t->equal.empty() && t->zero_alone.empty() && t->cuts == target_cuts::layers)) {
       if (const auto known = first_look_.find(size); known != first_look_.end()) choice.known = known->second;
       if (asked.best) choice.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
     }

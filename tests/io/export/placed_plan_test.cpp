@@ -95,6 +95,11 @@ TEST_CASE("one setting of recomputation and ZeRO for all stages is the most that
   file = plan_of({{.end = 9, .degrees = {.data = 4}, .zero = 1}, {.end = 18, .first_device = 4, .degrees = {.tensor = 4}}});
   CHECK(common_zero(place_plan(file, "X"), 1, remarks = {}) == 1);
   CHECK(remarks.empty());
+  // Context ranks are replicas, too.
+  file = equal_plan(18, 2, {.context = 2});
+  for (auto& s : file.plan.pipelines.front().stages) s.zero = 1;
+  CHECK(common_zero(place_plan(file, "X"), 1, remarks = {}) == 1);
+  CHECK(remarks.empty());
 }
 
 TEST_CASE("the precision of devices, and bytes of gradients under the stack") {

@@ -82,8 +82,8 @@ void expect_whole_layers(const placed_plan& placed, const degrees& sizes);
 /// stages differ, a sentence is added to `remarks`.
 [[nodiscard]] recomputation common_recomputation(const placed_plan& placed, std::vector<std::string>& remarks);
 
-/// One ZeRO stage for all stages that have several data ranks: the highest that any has, and at most `most`; 0 if none has.
-/// Where that is not what a stage has, a sentence is added to `remarks`.
+/// One ZeRO stage for all stages that have several replicas (data or context ranks): the highest that any has, and at most
+/// `most`; 0 if none has. Where that is not what a stage has, a sentence is added to `remarks`.
 [[nodiscard]] int common_zero(const placed_plan& placed, int most, std::vector<std::string>& remarks);
 
 /// The precision in which all devices compute; none where the plan does not name one. Without a cluster it is the model's.

@@ -104,11 +104,11 @@ HETSCHED_INLINE recomputation common_recomputation(const placed_plan& placed, st
 HETSCHED_INLINE int common_zero(const placed_plan& placed, int most, std::vector<std::string>& remarks) {
   int highest = 0;
   for (const auto& s : placed.line().stages)
-    if (s.degrees.data > 1) highest = std::max(highest, s.zero);
+    if (replicas(s.degrees) > 1) highest = std::max(highest, s.zero);
   const int common = std::min(highest, most);
   for (std::size_t i = 0; i < placed.line().stages.size(); ++i) {
     const auto& s = placed.line().stages[i];
-    if (s.degrees.data == 1 || s.zero == common) continue;
+    if (replicas(s.degrees) == 1 || s.zero == common) continue;
     remarks.push_back("stage " + std::to_string(i) + " has ZeRO stage " + std::to_string(s.zero) + ", and with " + placed.target +
                       " all have " + std::to_string(common) + ": memory is not as in the plan");
     break;

@@ -120,6 +120,7 @@ if __name__ == "__main__":
 }  // namespace detail
 
 HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
+  expect_nccl(placed);
   const auto sizes = equal_degrees(placed);
   expect_whole_layers(placed, sizes);
   const auto& order = placed.order();

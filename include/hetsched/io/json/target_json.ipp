@@ -51,7 +51,8 @@ template <class Names>
 
 [[nodiscard]] inline plan_target read_target_object(const json_value& value) {
   value.object({"format", "version", "name", "like", "program", "stack", "several_pipelines", "uneven_shares", "cuts", "most",
-                "least_replicas", "equal", "recompute", "zero", "schedules", "strict", "equal_at_ends", "zero_alone"});
+                "least_replicas", "whole_rounds", "equal", "recompute", "zero", "schedules", "strict", "equal_at_ends",
+                "zero_alone"});
   plan_target t;
   if (const auto like = value.find("like")) t = plan_targets()[as_size(choice_of(*like, target_names()))];
   const auto name = value.at("name");
@@ -87,6 +88,7 @@ template <class Names>
     known.push_back(auto_schedule_name);
     t.schedules = schedules->list([&](const json_value& x) { return std::string(known[as_size(choice_of(x, known))]); });
   }
+  if (const auto rounds = value.find("whole_rounds")) t.whole_rounds = rounds->boolean();
   if (const auto strict = value.find("strict")) t.strict = strict->boolean();
   try {
     validate(t);
@@ -137,6 +139,7 @@ HETSCHED_INLINE std::string to_json(const plan_target& t) {
   out["zero"] = t.zero;
   out["zero_alone"] = t.zero_alone;
   out["schedules"] = t.schedules;
+  out["whole_rounds"] = t.whole_rounds;
   out["strict"] = t.strict;
   return detail::dump(out);
 }
