@@ -41,6 +41,14 @@ struct layer_shape {
 [[nodiscard]] double boundary_s(const layer_shape& l, const cluster& c, std::span<const device_id> from,
                                 std::span<const device_id> to);
 
+namespace detail::unchecked {
+
+/// The same of senders and receivers that the cluster need not have: only which subcluster and node they are on counts.
+[[nodiscard]] double boundary_s(const layer_shape& l, const cluster& c, std::span<const device_id> from,
+                                std::span<const device_id> to);
+
+}  // namespace detail::unchecked
+
 /// Bytes that a device of a group holds of a layer: weights, gradients and optimizer, and one kept input.
 [[nodiscard]] double layer_bytes(const layer_shape& l, int devices);
 

@@ -91,6 +91,11 @@ HETSCHED_INLINE double boundary_s(const layer_shape& l, const cluster& c, std::s
   detail::check_shape(l);
   detail::check_group(c, from);
   detail::check_group(c, to);
+  return detail::unchecked::boundary_s(l, c, from, to);
+}
+
+HETSCHED_INLINE double detail::unchecked::boundary_s(const layer_shape& l, const cluster& c, std::span<const device_id> from,
+                                                     std::span<const device_id> to) {
   double best = std::numeric_limits<double>::infinity();
   for (const auto& receiver : to) {
     double spread = 0;

@@ -91,7 +91,7 @@ class hexiscale_cost_model {
     const bool on_one_node = from.mesh.subcluster == to.mesh.subcluster &&
                              (near == proximity::same_node || subcluster_of(cluster_, from.mesh).nodes == 1);
     const std::vector<device_id> sender{{from.mesh.subcluster, on_one_node ? 0 : 1, -1}};
-    const double seconds = hexiscale_cost::boundary_s(shape_, cluster_, sender, devices(to)) / 2;
+    const double seconds = hexiscale_cost::detail::unchecked::boundary_s(shape_, cluster_, sender, devices(to)) / 2;
     return {seconds, seconds, detail::whole_bytes(shape_.activation_bytes())};
   }
   [[nodiscard]] static constexpr std::int64_t transfer_class(const placement& where) { return where.mesh.device_count(); }

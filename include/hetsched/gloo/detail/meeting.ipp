@@ -88,7 +88,8 @@ class attendance {
         ranks_(place.ranks) {
     char host[256] = {};
     (void)gethostname(host, sizeof host - 1);
-    replace_file(at(0), why_not.empty() ? "process " + std::to_string(getpid()) + " on " + host : failed_ + why_not);
+    own_ = why_not.empty() ? "process " + std::to_string(getpid()) + " on " + host : failed_ + why_not;
+    replace_file(at(0), own_);
   }
   attendance(const attendance&) = delete;
   attendance& operator=(const attendance&) = delete;
@@ -104,20 +105,21 @@ class attendance {
   void look(const std::string& where) {
     if (clock::now() < next_) return;
     show();
-    std::map<int, std::vector<std::filesystem::path>> there;
-    there[rank_].push_back(at(beat_));
+    std::map<int, std::vector<std::string>> there;
+    there[rank_].push_back(own_);
     read_folder();
     for (auto& [who, other] : others_) {
       if (!other.there || !other.is_new) continue;
-      there[other.rank].push_back(other.path);
       if (other.says.empty()) other.says = text_of(other.path);
+      if (other.says.empty()) continue;  // it had another name by then: it is read at the next look
+      there[other.rank].push_back(other.says);
       if (!other.says.starts_with(failed_)) continue;
       show_on();
       throw error("rank " + std::to_string(other.rank) + " cannot come to " + where + ": " +
                   printable(other.says.substr(failed_.size())));
     }
-    for (const auto& [rank, paths] : there)
-      if (paths.size() > 1) tell(rank, paths, where);
+    for (const auto& [rank, processes] : there)
+      if (processes.size() > 1) tell(rank, processes, where);
   }
 
   /// Shows that this rank is here until all others have been, and for a moment more; no longer than `most`.
@@ -188,20 +190,16 @@ class attendance {
   // Folders with many ranks are read less often.
   [[nodiscard]] std::chrono::milliseconds every() const { return std::chrono::milliseconds(50 + ranks_); }
 
-  [[noreturn]] void tell(int rank, const std::vector<std::filesystem::path>& paths, const std::string& where) {
-    std::string who;
-    for (std::size_t i = 0; i < 2; ++i) {
-      const auto words = text_of(paths[i]);
-      who += (i > 0 ? " and " : "") + (words.empty() ? "another" : printable(words));  // it may have another name by now
-    }
+  [[noreturn]] void tell(int rank, const std::vector<std::string>& processes, const std::string& where) {
     show_on(16);  // the other may be held up, and would wait for good if it missed this one
     throw input_error("two processes say that they are rank " + std::to_string(rank) + " of " + std::to_string(ranks_) + " in " +
-                      where + ": " + who + "; each rank is one process's");
+                      where + ": " + printable(processes[0]) + " and " + printable(processes[1]) +
+                      "; each rank is one process's");
   }
 
   static inline const std::string failed_ = "failed: ";
   std::filesystem::path folder_;
-  std::string prefix_, nonce_;
+  std::string prefix_, nonce_, own_;
   int rank_, ranks_;
   std::int64_t beat_ = 0;
   clock::time_point next_{};
