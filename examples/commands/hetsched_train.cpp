@@ -133,8 +133,9 @@ std::string dry_run_summary(const train::job& j) {
     const auto group = static_cast<std::size_t>(place.group);
     const bool planned = group < stages.size() && stages[group].memory_bytes > 0;
     longest_s = std::max(longest_s, found.times.span_s);
-    rows.push_back({std::to_string(rank), format_seconds(found.times.computing_s), format_bytes(found.held_bytes),
-                    planned ? format_bytes(static_cast<double>(stages[group].memory_bytes)) : "-"});
+    rows.push_back({std::to_string(rank), format_seconds(found.times.computing_s),
+                    format_bytes(static_cast<bytes_t>(found.held_bytes)),
+                    planned ? format_bytes(stages[group].memory_bytes) : "-"});
   }
   const double planned_s = r.plan.plan.predicted.iteration_s;
   return format_table({">rank", ">computing", ">holds", ">planned"}, rows) + "dry run: " + std::to_string(rows.size()) +
