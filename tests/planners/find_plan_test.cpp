@@ -172,8 +172,8 @@ TEST_CASE("a subcluster that no link joins: the reason names the links, and nobo
   const auto costs = costs_on(hardware);
   for (const auto& planner : planners()) {
     CAPTURE(planner.name);
-    CHECK(find_plan(hardware, costs, {.global_batch = 4}, planner));
-    const auto none = find_plan(hardware, costs, {.global_batch = 4, .use_all_devices = true}, planner);
+    CHECK(find_plan(hardware, costs, {.global_batch = 4, .microbatch_size = 1}, planner));
+    const auto none = find_plan(hardware, costs, {.global_batch = 4, .microbatch_size = 1, .use_all_devices = true}, planner);
     REQUIRE_FALSE(none);
     CAPTURE(none.why_not().reason);
     CHECK(none.why_not().why == refusal::kind::infeasible);

@@ -97,7 +97,7 @@ TEST_CASE("a linear program of columns, by hand") {
 TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; it is near where stages are alike") {
   random_source random(2026);
   int judged = 0, close = 0;
-  for (int n = 0; n < 150 / sanitizer_share; ++n) {
+  for (int n = 0; n < 150 / search_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 3, .subclusters = 2, .devices = 2, .prices_by_degrees = n % 2 == 0});
     // Temporary bytes, overheads, transfers dearer one way; long updates; parameters that layers share.
@@ -133,7 +133,7 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
     check(additive_costs{given.costs});
     check(opaque_costs{given.costs});
   }
-  CHECK(judged > 100 / sanitizer_share);
+  CHECK(judged > 100 / search_share);
   CHECK(close > judged / 2);
 }
 
