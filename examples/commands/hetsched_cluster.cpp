@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/io.hpp>
 
@@ -23,6 +24,7 @@ using namespace hetsched;
 struct arguments {
   std::string slurm, hostfile, out;
   std::vector<std::string> gpus, devices, topologies, ibstats, networks;  ///< each "VALUE" or "GROUP=VALUE"
+  bool json = false;
 };
 
 /// An option's values for a group of hosts: its own, else those for all.
@@ -121,6 +123,10 @@ int cluster_command(const arguments& given) {
   }
   files.add(given.out, to_json(found));
   files.write();
+  if (given.json) {
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"files", files.paths()}, {"guesses", found.guesses}});
+    return command::done;
+  }
   std::vector<std::vector<std::string>> rows;
   const auto rate = [](const hetsched::link& l) { return format_number(l.bandwidth * 8e-9); };
   for (const auto& s : found.hardware.subclusters)
@@ -136,10 +142,8 @@ int cluster_command(const arguments& given) {
 int main(int argc, char** argv) {
   CLI::App app(command::about("hetsched-cluster"), "hetsched-cluster");
   app.footer(
-      "hetsched-cluster --from-slurm 'gpu[01-08],old[1-4]' --gpus gpu=gpus.txt --topology gpu=topo.txt --device "
-      "old=V100-SXM2-16GB:4 "
-      "--out cluster.json\n"
-      "hetsched-cluster --gpus gpus.txt --topology topo.txt --network 8x400");
+      "hetsched-cluster --from-slurm 'gpu[01-08]' --gpus gpus.txt --topology topo.txt --out c.json\n"
+      "hetsched-cluster --hostfile hosts --device A100-SXM4-80GB:8 --network 8x400");
   arguments given;
   app.add_option("--from-slurm", given.slurm, "hosts as Slurm lists them: gpu[01-08],old[1-4]");
   app.add_option("--hostfile", given.hostfile, "hosts as mpirun takes them, one on each line; without either: one host");
@@ -152,5 +156,6 @@ int main(int argc, char** argv) {
   app.add_option("--ibstat", given.ibstats, "what ibstat prints on a host");
   app.add_option("--network", given.networks, "in its place: Gbit/s of a host's network card, or of several, as in 8x400");
   app.add_option("--out", given.out, "cluster.json to write; else it is printed");
+  app.add_flag("--json", given.json, "prints which file was written and what was guessed as JSON, beside --out");
   return command::run(app, argc, argv, [&] { return cluster_command(given); });
 }

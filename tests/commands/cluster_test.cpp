@@ -45,6 +45,11 @@ TEST_CASE("from what Slurm and nvidia-smi say to a plan") {
   CAPTURE(plan.errors);
   CHECK(plan.status == 0);
 
+  const auto json = w.run("hetsched-cluster --device T4:2 --out t4.json --json");
+  REQUIRE(json.status == 0);
+  CHECK(nlohmann::json::parse(json.output) ==
+        nlohmann::json{{"files", {"t4.json"}}, {"guesses", {nlohmann::json::parse(w.get("t4.json")).at("notes").at(0)}}});
+
   // One host, printed.
   const auto one = w.run("hetsched-cluster --gpus gpus.txt --topology topo.txt");
   REQUIRE(one.status == 0);
