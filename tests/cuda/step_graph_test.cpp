@@ -98,8 +98,9 @@ TEST_CASE("a captured step has the bits of the executor's reference, under rando
     ++ran;
   }
   CHECK(ran > 80 / sanitizer_share);
-  CHECK(far > 0);
-  CHECK(by_hosts > 0);
+  // Of the few under a sanitizer one of either kind is enough.
+  CHECK(far > (sanitizer_share > 1 ? 0 : 10));
+  CHECK(by_hosts > (sanitizer_share > 1 ? 0 : 20));
 }
 
 TEST_CASE("every named schedule is captured: a GPU for each rank, and one for all") {

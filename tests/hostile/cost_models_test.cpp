@@ -92,7 +92,7 @@ device some_device(random_source& r) {
   if (one_in(r, 16)) d.speed = some_double(r);
   return d;
 }
-/// The kinds of a small model's chain, 0 bytes of which are shared.
+/// Four layers that cost the same anywhere.
 struct plain_costs {
   [[nodiscard]] int layer_count() const { return 4; }
   [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const { return {{.mesh = mesh}}; }
