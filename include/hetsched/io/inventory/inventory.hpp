@@ -19,7 +19,7 @@ struct host_group {
 };
 
 /// Hosts as Slurm lists them: "gpu[01-08,12],old1".
-/// Throws: input_error for a list without hosts, with brackets or ranges that make no sense, or of more than 100,000 hosts.
+/// Throws: input_error for a list without hosts, with brackets or ranges that make no sense, or of more than 20,000 hosts.
 [[nodiscard]] std::vector<host_group> parse_host_list(std::string_view text);
 
 /// Hosts as mpirun's hostfiles list them, one on each line: "gpu01 slots=8", "gpu01:8" or "gpu01"; # begins a comment.

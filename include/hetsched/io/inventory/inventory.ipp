@@ -15,6 +15,7 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/printable.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/inventory/inventory.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
@@ -23,7 +24,7 @@
 
 namespace hetsched::detail {
 
-inline constexpr std::size_t max_hosts = 100'000;
+inline constexpr std::size_t max_hosts = 20'000;
 
 // The lines of a text, without what terminals are told (ESC [ ... m), carriage returns and blanks at their ends.
 [[nodiscard]] inline std::vector<std::string> plain_lines(std::string_view text) {
@@ -322,7 +323,7 @@ HETSCHED_INLINE std::vector<host_group> parse_hostfile(std::string_view text, st
       for (std::size_t i = 1; i < cells.size(); ++i)
         if (cells[i].starts_with("slots=")) slots = cells[i].substr(6);
       const auto count = detail::number_of<int>(slots);
-      if (!count || *count < 0) throw input_error("\"" + slots + "\" is no number of slots");
+      if (!count || *count < 0) throw input_error("\"" + printable(slots) + "\" is no number of slots");
       detail::add_host(groups, host, *count);
     } catch (const file_error&) {
       throw;
