@@ -113,10 +113,12 @@ HETSCHED_INLINE void channel_engine::work() {
       bell_.nudge();
       happened_.notify_all();
     });
+    stood_still_.look();
     const int limit_ms = look_after_broken();
     hold.unlock();
     bell_.ring_late();
-    const auto happened = drive_.watch.wait(limit_ms);
+    constexpr int tick_ms = standstill::tick.count();
+    const auto happened = drive_.watch.wait(limit_ms < 0 ? tick_ms : std::min(limit_ms, tick_ms));
     hold.lock();
     handle(happened);
   }
