@@ -167,8 +167,11 @@ class plan_finder {
   [[nodiscard]] std::optional<plan> judged_alone(const placement& where, layer_range all, int size) const {
     pipeline_plan line{.microbatches = request_.global_batch / size, .microbatch_size = size};
     line.schedule.name = schedule_.empty() ? std::string(schedule_name(request_.how.warmup)) : schedule_;
-    line.stages.push_back(
-        {.layers = all, .devices = {{where.mesh, 0}}, .degrees = where.degrees, .recompute = where.recompute, .zero = where.zero});
+    line.stages.push_back({.layers = all,
+                           .devices = {{where.mesh, 0}},
+                           .degrees = where.degrees,
+                           .recompute = where.recompute,
+                           .zero = where.zero});
     plan p;
     p.planner = planner_.name;
     p.objective = request_.objective;

@@ -22,10 +22,10 @@ namespace detail {
 
 /// What a device holds besides what stage_cost counts; by default nothing.
 struct memory_overheads {
-  bytes_t runtime_bytes = 0;  ///< driver context, kernels, workspaces, communicators' buffers
-  bytes_t buffer_bytes = 0;   ///< of transfers between stages
-  double fragmentation = 0;   ///< share of the activations that the allocator loses
-  double margin = 0;          ///< on all: the model errs on the safe side
+  bytes_t runtime_bytes = 0;       ///< driver context, kernels, workspaces, communicators' buffers
+  bytes_t buffer_bytes = 0;        ///< of transfers between stages
+  double fragmentation = 0;        ///< share of the activations that the allocator loses
+  double margin = 0;               ///< on all: the model errs on the safe side
   bytes_t communicator_bytes = 0;  ///< of runtime_bytes, what a device does not need that works by itself
   friend constexpr bool operator==(const memory_overheads&, const memory_overheads&) = default;
 };
