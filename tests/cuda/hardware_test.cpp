@@ -14,7 +14,6 @@
 #include <vector>
 
 using namespace hetsched;
-using namespace hetsched::test;
 
 TEST_CASE("a device is described by what CUDA knows of it") {
   cuda_check::machine machine({.devices = 3});
