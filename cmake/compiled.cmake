@@ -42,7 +42,7 @@ function(hetsched_add_compiled name headers)
 endfunction()
 
 file(GLOB rooms RELATIVE "${hetsched_include}/hetsched" CONFIGURE_DEPENDS "${hetsched_include}/hetsched/*")
-list(FILTER rooms EXCLUDE REGEX "\\.|^(io|views|gloo|cuda|torch)$")
+list(FILTER rooms EXCLUDE REGEX "\\.|^(io|views|gloo|cuda|cuda_check|torch)$")
 hetsched_add_compiled(compiled hetsched ${rooms})
 foreach(room IN ITEMS io gloo)
   if(TARGET hetsched_${room})

@@ -128,6 +128,10 @@ install_component(cuda ABOUT "Ranks on GPUs of one process"
   CPS_REQUIRES :hetsched
   INCLUDES ${CUDAToolkit_INCLUDE_DIRS}
   LIBRARIES "${CUDA_cudart_static_LIBRARY}" dl rt pthread)
+install_component(cuda_check ABOUT "A strict stand-in for CUDA, for tests without a GPU"
+  PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
+  CPS_REQUIRES :hetsched
+  LIBRARIES pthread)
 install_component(nccl ABOUT "Ranks on GPUs by NCCL"
   PC_REQUIRES "hetsched-cuda = ${PROJECT_VERSION}"
   CPS_REQUIRES :cuda

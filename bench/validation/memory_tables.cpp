@@ -96,7 +96,9 @@ std::vector<process> read_sailor(const std::string& data) {
     p.chain = make_chain(opt ? gpt({.layers = 24, .hidden = 1024, .heads = 16, .vocab = 50304, .sequence = 2048})
                              : gpt({.layers = 32, .hidden = 2560, .heads = 20, .vocab = 50304, .sequence = 2048}));
     p.shape = {.data = std::stoi(r["dp"]), .context = 1, .tensor = std::stoi(r["tp"])};
-    p.options = {.samples = std::stoi(r["mbs"]), .style = {.whole_tensors = 2.5, .attention_scale = opt ? 1.0 : 1.4}};
+    p.options = {.samples = std::stoi(r["mbs"]), .style = find_training_stack("deepspeed")->activations};
+    p.options.style.whole_tensors = 2.5;
+    p.options.style.attention_scale = opt ? 1.0 : 1.4;
     p.bytes = std::stod(r["max_mem_bytes"]);
     found.push_back(std::move(p));
   }

@@ -18,6 +18,7 @@ COMPONENTS = {
     "eigen": (["eigen/[>=3.4 <6]"], []),
     "gloo": ([], ["gloo", "pthread"]),
     "cuda": ([], ["cudart_static", "dl", "rt", "pthread"]),
+    "cuda_check": ([], ["pthread"]),
     "nccl": ([], ["nccl"]),
     "metis": (["metis/[>=5.1 <6]"], []),
     "compiled": ([], []),

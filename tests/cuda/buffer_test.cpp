@@ -15,14 +15,14 @@
 using namespace hetsched;
 using namespace hetsched::test;
 
-using buffer = cuda_buffer<fake_cuda>;
+using buffer = cuda_buffer<cuda_check::api>;
 
 TEST_CASE("[threads] no GPU is one clear error") {
   for (const int code : {34, 35, 100}) {
-    fake_machine machine({.no_gpu = code});
-    CHECK_THROWS_AS(fake_devices(fake_cuda{&machine}), cuda_error);
+    cuda_check::machine machine({.no_gpu = code});
+    CHECK_THROWS_AS(fake_devices(cuda_check::api{&machine}), cuda_error);
     try {
-      const fake_devices devices(fake_cuda{&machine});
+      const fake_devices devices(cuda_check::api{&machine});
     } catch (const cuda_error& e) {
       CHECK(e.code == code);
       CHECK(std::string(e.what()).find("there is no GPU to use: cudaGetDeviceCount: ") == 0);
@@ -31,8 +31,8 @@ TEST_CASE("[threads] no GPU is one clear error") {
 }
 
 TEST_CASE("[threads] buffers know their memory, and a device's is counted and limited") {
-  fake_machine machine;
-  fake_devices devices(fake_cuda{&machine}, {.limit_bytes = 1000});
+  cuda_check::machine machine;
+  fake_devices devices(cuda_check::api{&machine}, {.limit_bytes = 1000});
   const auto q = devices.make_queue(1, "work");
   {
     const buffer on_device(q, 600), on_host(fake_queue(devices), 4096);
@@ -57,8 +57,8 @@ TEST_CASE("[threads] buffers know their memory, and a device's is counted and li
 }
 
 TEST_CASE("[threads] memory is pinned once, and used again when those that copy it have ended") {
-  fake_machine machine({.lazy = true});
-  fake_devices devices(fake_cuda{&machine});
+  cuda_check::machine machine({.lazy = true});
+  fake_devices devices(cuda_check::api{&machine});
   const fake_queue here(devices);
   const auto q = devices.make_queue(0, "copies");
   buffer target(q, 64);
@@ -80,8 +80,8 @@ TEST_CASE("[threads] memory is pinned once, and used again when those that copy 
 }
 
 TEST_CASE("[threads] whether pinned memory is free is asked for while others use the pool") {
-  fake_machine machine;
-  fake_devices devices(fake_cuda{&machine});
+  cuda_check::machine machine;
+  fake_devices devices(cuda_check::api{&machine});
   const auto q = devices.make_queue(0, "copies");
   const fake_queue here(devices);
   {
@@ -107,9 +107,9 @@ TEST_CASE("[threads] whether pinned memory is free is asked for while others use
 
 TEST_CASE("[threads] work that throws has marked what it enqueued") {
   for (const bool writes : {false, true}) {
-    fake_machine machine({.lazy = true});
+    cuda_check::machine machine({.lazy = true});
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       const auto a = devices.make_queue(0, "a"), b = devices.make_queue(0, "b");
       buffer first(a, 64), second(a, 64);
       const auto copy = [&](const fake_queue& q, buffer& to, const buffer& from, bool fails) {
@@ -131,9 +131,9 @@ TEST_CASE("[threads] work that throws has marked what it enqueued") {
 
 TEST_CASE("[threads] a buffer that others still read can be moved, overwritten and destroyed") {
   for (const bool lazy : {false, true}) {
-    fake_machine machine({.seed = 3, .lazy = lazy});
+    cuda_check::machine machine({.seed = 3, .lazy = lazy});
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       const auto a = devices.make_queue(0, "a"), b = devices.make_queue(1, "b");
       for (int k = 0; k < 20; ++k) {
         buffer source(a, 64), target(b, 64);

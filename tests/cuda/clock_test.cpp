@@ -18,12 +18,12 @@
 using namespace hetsched;
 using namespace hetsched::test;
 
-static_assert(device_clock<host_clock> && device_clock<cuda_clock<fake_cuda>>);
+static_assert(device_clock<host_clock> && device_clock<cuda_clock<cuda_check::api>>);
 
 namespace {
 
 /// A kernel that takes some ms.
-void slow(fake_machine& machine, const fake_queue& q, int ms) {
+void slow(cuda_check::machine& machine, const fake_queue& q, int ms) {
   REQUIRE(machine.set_device(q.device()) == 0);
   REQUIRE(machine.launch(q.stream(), "slow", {},
                          [ms](const auto&) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }) == 0);
@@ -32,10 +32,10 @@ void slow(fake_machine& machine, const fake_queue& q, int ms) {
 }  // namespace
 
 TEST_CASE("[threads] work on a queue is timed where it is done, not where it is enqueued") {
-  fake_machine machine;
-  fake_devices devices{fake_cuda{&machine}};
+  cuda_check::machine machine;
+  fake_devices devices{cuda_check::api{&machine}};
   const auto q = devices.make_queue(1, "work");
-  cuda_clock<fake_cuda> clock(q, {"first", "", "second"});
+  cuda_clock<cuda_check::api> clock(q, {"first", "", "second"});
   for (int round = 0; round < 2; ++round) {
     const double begin = steady_now_s();
     for (const std::size_t k : {2, 0}) {
@@ -60,11 +60,11 @@ TEST_CASE("[threads] work on a queue is timed where it is done, not where it is 
 }
 
 TEST_CASE("a profiler's range ends where what it is of fails") {
-  fake_machine machine;
-  fake_devices devices{fake_cuda{&machine}};
+  cuda_check::machine machine;
+  fake_devices devices{cuda_check::api{&machine}};
   const auto q = devices.make_queue(0, "work");
   {
-    cuda_clock<fake_cuda> clock(q, {"first", "second"});
+    cuda_clock<cuda_check::api> clock(q, {"first", "second"});
     clock.begin(0);
     clock.abandon();
     CHECK(machine.calls("range first") == 1);
@@ -77,10 +77,10 @@ TEST_CASE("a profiler's range ends where what it is of fails") {
 }
 
 TEST_CASE("[threads] times of calls, on the host's queue and where no events are wanted") {
-  fake_machine machine;
-  fake_devices devices(fake_cuda{&machine}, {.times = false});
+  cuda_check::machine machine;
+  fake_devices devices(cuda_check::api{&machine}, {.times = false});
   for (const auto& q : {devices.make_queue(0, "work"), fake_queue(devices)}) {
-    cuda_clock<fake_cuda> clock(q, {"a"});
+    cuda_clock<cuda_check::api> clock(q, {"a"});
     const double begin = steady_now_s();
     clock.begin(0);
     clock.end(0);
@@ -94,8 +94,8 @@ TEST_CASE("[threads] times of calls, on the host's queue and where no events are
 
 TEST_CASE("[threads] the timeline of a step says how long the devices computed, not how long that took to enqueue") {
   constexpr double work_s = 2e-3;
-  fake_machine machine({.seed = 5, .devices = 3, .work_s = work_s});
-  fake_devices devices{fake_cuda{&machine}};
+  cuda_check::machine machine({.seed = 5, .devices = 3, .work_s = work_s});
+  fake_devices devices{cuda_check::api{&machine}};
   const task<double> t(1, {1, 1, 1}, 4);
   std::vector<timeline> measured(3);
   (void)run_on_fake(devices, {0, 1, 2}, t, one_f_one_b({3, 2, 1}, 4), {}, 2, &measured);

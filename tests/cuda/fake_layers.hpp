@@ -14,17 +14,17 @@
 #include <hetsched/cuda/local_communicator.hpp>
 #include <hetsched/cuda/stager.hpp>
 #include <hetsched/cuda/tensor.hpp>
+#include <hetsched/cuda_check.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 
 #include "../runtime/dense.hpp"
-#include "fake_cuda.hpp"
 
 // The layers of dense.hpp for the fake: the same arithmetic, in kernels.
 namespace hetsched::test {
 
-using fake_devices = cuda_devices<fake_cuda>;
-using fake_queue = cuda_queue<fake_cuda>;
+using fake_devices = cuda_devices<cuda_check::api>;
+using fake_queue = cuda_queue<cuda_check::api>;
 
 class fake_tensor {
  public:
@@ -38,27 +38,20 @@ class fake_tensor {
   [[nodiscard]] std::size_t size() const { return shape_[0] * shape_[1]; }
   [[nodiscard]] double* data() { return static_cast<double*>(buffer_.data()); }
   [[nodiscard]] const double* data() const { return static_cast<const double*>(buffer_.data()); }
-  cuda_buffer<fake_cuda>& buffer() { return buffer_; }
-  [[nodiscard]] const cuda_buffer<fake_cuda>& buffer() const { return buffer_; }
+  cuda_buffer<cuda_check::api>& buffer() { return buffer_; }
+  [[nodiscard]] const cuda_buffer<cuda_check::api>& buffer() const { return buffer_; }
 
  private:
   std::array<std::size_t, 2> shape_{};
-  cuda_buffer<fake_cuda> buffer_;
+  cuda_buffer<cuda_check::api> buffer_;
 };
 
-/// body(view) on a queue, a kernel or at once.
-inline void kernel(const fake_queue& q, const char* name, std::vector<fake_machine::range> ranges, fake_machine::work body) {
-  auto& machine = *q.devices().api().machine;
-  if (!q.on_host()) return q.own()->require(machine.launch(q.stream(), name, std::move(ranges), std::move(body)), "a kernel");
-  for (const auto& r : ranges) machine.host_access(r.memory, r.bytes, r.writes);
-  body(fake_machine::view(machine, ranges));
-}
 inline void kernel(const fake_queue& q, const char* name, std::initializer_list<const fake_tensor*> reads,
-                   std::initializer_list<fake_tensor*> writes, fake_machine::work body) {
-  std::vector<fake_machine::range> ranges;
+                   std::initializer_list<fake_tensor*> writes, cuda_check::machine::work body) {
+  std::vector<cuda_check::machine::range> ranges;
   for (const auto* t : reads) ranges.push_back({t->data(), t->size() * sizeof(double), false});
   for (auto* t : writes) ranges.push_back({t->data(), t->size() * sizeof(double), true});
-  kernel(q, name, std::move(ranges), std::move(body));
+  cuda_check::launch(q, name, std::move(ranges), std::move(body));
 }
 
 /// A mistake of tensor_traits, planted; for a test that runs alone.
@@ -69,10 +62,10 @@ inline mistake planted = mistake::none;
 
 template <>
 struct hetsched::tensor_traits<hetsched::test::fake_tensor>
-    : hetsched::cuda_tensor_traits<hetsched::test::fake_tensor, double, hetsched::test::fake_cuda> {
+    : hetsched::cuda_tensor_traits<hetsched::test::fake_tensor, double, hetsched::cuda_check::api> {
   using tensor = hetsched::test::fake_tensor;
   using mistake = hetsched::test::mistake;
-  using common = hetsched::cuda_tensor_traits<tensor, double, hetsched::test::fake_cuda>;
+  using common = hetsched::cuda_tensor_traits<tensor, double, hetsched::cuda_check::api>;
   static bool makes(mistake m) { return hetsched::test::planted == m; }
 
   static tensor make(const tensor_shape& shape, const queue& q) {
@@ -249,12 +242,12 @@ inline fake_tensor fake_loss(const fake_tensor& output, const fake_tensor& targe
     }
     *v.write(&value) = sum;
   };
-  kernel(q, "loss",
-         {{output.data(), output.size() * sizeof(double), false},
-          {target.data(), target.size() * sizeof(double), false},
-          {gradient.data(), gradient.size() * sizeof(double), true},
-          {&value, sizeof(double), true}},
-         std::move(body));
+  cuda_check::launch(q, "loss",
+                     {{output.data(), output.size() * sizeof(double), false},
+                      {target.data(), target.size() * sizeof(double), false},
+                      {gradient.data(), gradient.size() * sizeof(double), true},
+                      {&value, sizeof(double), true}},
+                     std::move(body));
   return gradient;
 }
 
@@ -265,8 +258,8 @@ template <bool Staged, class communicator>
 outcome_of_step<double> run_on_fake(fake_devices& devices, std::vector<communicator> ends, const std::vector<int>& places,
                                     const task<double>& t, const schedule& order, const executor_options& options, int steps,
                                     std::vector<timeline>* measured = nullptr) {
-  using stager = std::conditional_t<Staged, cuda_stager<fake_tensor, fake_cuda>, no_stager>;
-  using backend = cuda_backend<fake_cuda>;
+  using stager = std::conditional_t<Staged, cuda_stager<fake_tensor, cuda_check::api>, no_stager>;
+  using backend = cuda_backend<cuda_check::api>;
   outcome_of_step<double> result;
   result.losses.assign(t.inputs.size(), 0);
   result.gradients.resize(order.rank_of.size());
@@ -308,8 +301,8 @@ template <bool Staged = false>
 outcome_of_step<double> run_on_fake(fake_devices& devices, const std::vector<int>& places, const task<double>& t,
                                     const schedule& order, const executor_options& options, int steps,
                                     std::vector<timeline>* measured = nullptr) {
-  return run_on_fake<Staged>(devices, cuda_local_communicator<fake_tensor, fake_cuda>::connect(devices, places), places, t, order,
-                             options, steps, measured);
+  return run_on_fake<Staged>(devices, cuda_local_communicator<fake_tensor, cuda_check::api>::connect(devices, places), places, t,
+                             order, options, steps, measured);
 }
 
 }  // namespace hetsched::test

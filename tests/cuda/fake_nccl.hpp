@@ -15,8 +15,7 @@
 #include <vector>
 
 #include <hetsched/cuda/nccl_api.hpp>
-
-#include "fake_cuda.hpp"
+#include <hetsched/cuda_check/api.hpp>
 
 namespace hetsched::test {
 
@@ -46,7 +45,7 @@ class fake_nccl_world {
     void* memory = nullptr;  ///< of a collective: to where
     std::size_t bytes = 0;   ///< of a collective: of a rank's part
     int peer = 0;            ///< of a collective: the root
-    fake_machine::stream_state* on = nullptr;
+    cuda_check::machine::stream_state* on = nullptr;
     collective kind = collective::none;
     const void* from = nullptr;       ///< of a collective
     nccl_type type = nccl_type::f64;  ///< of a collective
@@ -88,7 +87,7 @@ class fake_nccl_world {
     std::vector<std::pair<std::shared_ptr<share>, std::size_t>> shares = {};  ///< and which of the rank's
   };
 
-  explicit fake_nccl_world(fake_machine& on, nccl_habits habits = {}) : machine(on), habits_(habits) {}
+  explicit fake_nccl_world(cuda_check::machine& on, nccl_habits habits = {}) : machine(on), habits_(habits) {}
 
   int unique_id(nccl_id& id) {
     const std::lock_guard lock(guard_);
@@ -208,7 +207,7 @@ class fake_nccl_world {
     return static_cast<std::size_t>(std::count_if(ends_.begin(), ends_.end(), [](const end& e) { return e.alive; }));
   }
 
-  fake_machine& machine;
+  cuda_check::machine& machine;
 
  private:
   struct group {
@@ -284,7 +283,7 @@ class fake_nccl_world {
 
   int launch(end* e, const std::vector<call>& calls) {
     kernel* k = nullptr;
-    std::vector<fake_machine::range> ranges;
+    std::vector<cuda_check::machine::range> ranges;
     machine.locked([&] {
       k = &kernels_.emplace_back(kernel{.of = e});
       for (const auto& c : calls) {
@@ -405,7 +404,7 @@ class fake_nccl_world {
 
 /// The nccl_api of a fake world.
 struct fake_nccl {
-  using stream = fake_cuda::stream;
+  using stream = cuda_check::api::stream;
   using communicator = fake_nccl_world::end*;
   fake_nccl_world* world = nullptr;
 

@@ -18,18 +18,18 @@ namespace {
 
 /// One of two ranks, with a device, a stream, memory of 1024 blocks, and two communicators with the other.
 struct small_rank {
-  fake_machine& machine;
+  cuda_check::machine& machine;
   fake_nccl api;
   int rank;
-  fake_cuda::stream stream{};
-  fake_cuda::event done{};
+  cuda_check::api::stream stream{};
+  cuda_check::api::event done{};
   std::vector<fake_nccl::communicator> with{};
   unsigned char* memory = nullptr;
 
   small_rank(fake_nccl_world& world, int number) : machine(world.machine), api{&world}, rank(number) {
-    fake_cuda::pool pool{};
+    cuda_check::api::pool pool{};
     void* made = nullptr;
-    const fake_cuda cuda{&machine};
+    const cuda_check::api cuda{&machine};
     REQUIRE(cuda.set_device(rank) == 0);
     REQUIRE(cuda.create_stream(stream) == 0);
     REQUIRE(cuda.create_event(done) == 0);
@@ -72,7 +72,7 @@ struct small_rank {
   }
   /// Whether all that was enqueued is done; if not, aborts it.
   bool ends() {
-    const fake_cuda cuda{&machine};
+    const cuda_check::api cuda{&machine};
     REQUIRE(cuda.record(done, stream) == 0);
     const bool ended = in_time([&] { return cuda.query(done) == 0; });
     CHECK(api.begin_group() == 0);
@@ -89,7 +89,7 @@ struct outcome_of_two {
 };
 /// body(rank), a thread for each of two; both have two communicators with the other.
 outcome_of_two two_ranks(const std::function<void(small_rank&)>& body, nccl_habits habits = {}) {
-  fake_machine machine({.seed = 1, .devices = 2});
+  cuda_check::machine machine({.seed = 1, .devices = 2});
   fake_nccl_world world(machine, habits);
   nccl_id ids[2];
   for (auto& id : ids) REQUIRE(world.unique_id(id) == 0);
@@ -179,7 +179,7 @@ TEST_CASE("[threads] the fake of NCCL hangs on groups of many transfers that are
 TEST_CASE("[threads] the fake of NCCL hangs where communicators are made in two orders, if it makes one at a time") {
   for (const bool one : {false, true}) {
     CAPTURE(one);
-    fake_machine machine({.seed = 1, .devices = 2});
+    cuda_check::machine machine({.seed = 1, .devices = 2});
     fake_nccl_world world(machine, {.one_creation = one});
     nccl_id ids[2];
     for (auto& id : ids) REQUIRE(world.unique_id(id) == 0);
@@ -200,7 +200,7 @@ TEST_CASE("[threads] the fake of NCCL hangs where communicators are made in two 
 }
 
 TEST_CASE("the fake of NCCL refuses two ranks on one device") {
-  fake_machine machine({.seed = 1, .devices = 1});
+  cuda_check::machine machine({.seed = 1, .devices = 1});
   fake_nccl_world world(machine);
   nccl_id id;
   REQUIRE(world.unique_id(id) == 0);
@@ -216,8 +216,8 @@ TEST_CASE("the fake of NCCL reports memory that is used again before a transfer 
   const auto early = two_ranks([](small_rank& r) {
     r.rank == 0 ? r.send(0) : r.receive(0);
     CHECK(r.settle(0));
-    const fake_cuda cuda{&r.machine};
-    fake_cuda::stream other{};
+    const cuda_check::api cuda{&r.machine};
+    cuda_check::api::stream other{};
     REQUIRE(cuda.create_stream(other) == 0);
     REQUIRE(cuda.set_zero(r.at(0), 8, other) == 0);
     REQUIRE(cuda.synchronize(other) == 0);

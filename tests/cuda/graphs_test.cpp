@@ -26,13 +26,13 @@ using namespace hetsched::test;
 
 namespace {
 
-using graphed = cuda_graphed_stage<fake_tensor, fake_stage, fake_cuda>;
-using channels = cuda_local_communicator<fake_tensor, fake_cuda>;
+using graphed = cuda_graphed_stage<fake_tensor, fake_stage, cuda_check::api>;
+using channels = cuda_local_communicator<fake_tensor, cuda_check::api>;
 
 /// What run_on_fake does, with stages that are captured; `behind`: called by rank 0 behind each step.
 outcome_of_step<double> run_graphed(fake_devices& devices, const std::vector<int>& places, const task<double>& t,
                                     const schedule& order, int steps, const std::function<void(int)>& behind = {}) {
-  using backend = cuda_backend<fake_cuda>;
+  using backend = cuda_backend<cuda_check::api>;
   outcome_of_step<double> result;
   result.losses.assign(t.inputs.size(), 0);
   result.gradients.resize(order.rank_of.size());
@@ -95,15 +95,15 @@ TEST_CASE("[threads] captured stages have the bits of those that are not, under 
     std::vector<int> layers, places;
     for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
     const task<double> t(static_cast<std::uint64_t>(instance), layers, order.microbatches);
-    const fake_habits habits{.seed = static_cast<std::uint64_t>(instance) + 1,
-                             .devices = random.integer(1, 3),
-                             .most_turns_late = random.integer(0, 8),
-                             .lazy = random.integer(0, 1) == 0,
-                             .in_order = random.integer(0, 1) == 0};
+    const cuda_check::habits habits{.seed = static_cast<std::uint64_t>(instance) + 1,
+                                    .devices = random.integer(1, 3),
+                                    .most_turns_late = random.integer(0, 8),
+                                    .lazy = random.integer(0, 1) == 0,
+                                    .in_order = random.integer(0, 1) == 0};
     for (int r = 0; r < order.ranks; ++r) places.push_back(random.integer(0, habits.devices - 1));
-    fake_machine machine(habits);
+    cuda_check::machine machine(habits);
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 16))});
+      fake_devices devices(cuda_check::api{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 16))});
       CHECK(run_graphed(devices, places, t, order, 3) == reference(t, order));
     }
     CHECK(machine.calls("cudaGraphLaunch") > 0);
@@ -116,10 +116,10 @@ TEST_CASE("[threads] captured stages have the bits of those that are not, under 
 
 TEST_CASE("[threads] a captured stage is one launch each time, and allocates for what goes out only") {
   const task<double> t(3, {5}, 6);
-  fake_machine machine({.seed = 5, .devices = 1});
+  cuda_check::machine machine({.seed = 5, .devices = 1});
   std::vector<std::size_t> kernels, graphs, captures;
   {
-    fake_devices devices(fake_cuda{&machine});
+    fake_devices devices(cuda_check::api{&machine});
     std::vector<std::size_t> in_use;
     CHECK(run_graphed(devices, {0}, t, one_f_one_b({1}, 6), 5, [&](int) {
             kernels.push_back(machine.calls("cudaLaunchKernel"));
@@ -141,12 +141,12 @@ TEST_CASE("[threads] a captured stage is one launch each time, and allocates for
 }
 
 TEST_CASE("what cannot be captured is refused") {
-  fake_machine machine({.devices = 1});
-  fake_devices devices(fake_cuda{&machine});
+  cuda_check::machine machine({.devices = 1});
+  fake_devices devices(cuda_check::api{&machine});
   const auto q = devices.make_queue(0, "the stage"), other = devices.make_queue(0, "others");
   const auto current = q.make_current();
   const auto error_of = [&](const fake_queue& on, const std::function<void(const fake_queue&)>& does) -> std::string {
-    using stage = cuda_graphed_stage<fake_tensor, odd_layer, fake_cuda>;
+    using stage = cuda_graphed_stage<fake_tensor, odd_layer, cuda_check::api>;
     stage own{odd_layer{does}};
     auto c = own.make_context();
     const fake_tensor x = tensor_traits<fake_tensor>::make({2, 2}, on);

@@ -102,7 +102,7 @@ std::vector<outcome_of_group_rank> on_fake(const grouped_task& t, fake_devices& 
   std::vector<outcome_of_group_rank> all(places.size());
   hetsched::run_on_threads(std::move(ends), [&](communicator& end) {
     const auto rank = static_cast<std::size_t>(end.rank());
-    cuda_backend<fake_cuda> backend(devices, places[rank], "rank " + std::to_string(rank));
+    cuda_backend<cuda_check::api> backend(devices, places[rank], "rank " + std::to_string(rank));
     const auto bound = backend.bind();
     const auto q = backend.compute_queue();
     std::vector<fake_activation> stage;
@@ -112,7 +112,7 @@ std::vector<outcome_of_group_rank> on_fake(const grouped_task& t, fake_devices& 
       inputs.push_back(upload(q, t.part(end.rank(), m, false)));
       targets.push_back(upload(q, t.part(end.rank(), m, true)));
     }
-    pipeline_executor<fake_tensor, fake_activation, communicator, no_stager, cuda_backend<fake_cuda>> executor(
+    pipeline_executor<fake_tensor, fake_activation, communicator, no_stager, cuda_backend<cuda_check::api>> executor(
         t.order, std::span(stage), t.groups, end, {.deadline_s = 20}, {}, backend);
     for (int step = 0; step < 2; ++step)
       executor.step(std::span<const fake_tensor>(inputs), std::span<const fake_tensor>(targets), fake_loss);

@@ -24,17 +24,18 @@ TEST_CASE("[threads] stages on groups of fake GPUs and hosts have the bits of gr
     CAPTURE(instance);
     random_source random(static_cast<std::uint64_t>(instance) + 1);
     const auto t = random_task(random, static_cast<std::uint64_t>(instance) + 1);
-    const fake_habits habits{.seed = static_cast<std::uint64_t>(instance) + 1,
-                             .devices = random.integer(1, 4),
-                             .lazy = random.integer(0, 1) == 0,
-                             .in_order = random.integer(0, 1) == 0,
-                             .launch_queue = 32};
+    const cuda_check::habits habits{.seed = static_cast<std::uint64_t>(instance) + 1,
+                                    .devices = random.integer(1, 4),
+                                    .lazy = random.integer(0, 1) == 0,
+                                    .in_order = random.integer(0, 1) == 0,
+                                    .launch_queue = 32};
     std::vector<int> places;
     for (int r = 0; r < t.ranks(); ++r) places.push_back(random.integer(instance % 3 == 0 ? -1 : 0, habits.devices - 1));
-    fake_machine machine(habits);
+    cuda_check::machine machine(habits);
     {
-      fake_devices devices(fake_cuda{&machine});
-      CHECK(on_fake(t, devices, cuda_local_communicator<fake_tensor, fake_cuda>::connect(devices, places), places) == on_host(t));
+      fake_devices devices(cuda_check::api{&machine});
+      CHECK(on_fake(t, devices, cuda_local_communicator<fake_tensor, cuda_check::api>::connect(devices, places), places) ==
+            on_host(t));
     }
     for (const auto& r : machine.reports()) FAIL_CHECK(r);
     CHECK(machine.leaks().empty());

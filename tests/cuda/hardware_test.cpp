@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/cuda/find_nics.hpp>
 #include <hetsched/cuda/hardware.hpp>
+#include <hetsched/cuda_check/api.hpp>
 
 #include <doctest/doctest.h>
 
@@ -12,16 +13,13 @@
 #include <string>
 #include <vector>
 
-#include "fake_cuda.hpp"
-
 using namespace hetsched;
-using namespace hetsched::test;
 
 TEST_CASE("a device is described by what CUDA knows of it") {
-  fake_machine machine({.devices = 3});
-  const cuda_devices<fake_cuda> devices(fake_cuda{&machine});
+  cuda_check::machine machine({.devices = 3});
+  const cuda_devices<cuda_check::api> devices(cuda_check::api{&machine});
   const auto d = describe_device(devices, 2);
-  CHECK(d.name == "fake kind 1");
+  CHECK(d.name == "strict device of kind 1");
   CHECK(d.memory_bytes == 16 * gib);
   CHECK(d.multiprocessors == 11);
   CHECK(d.clock_hz == 1e9);
@@ -31,9 +29,9 @@ TEST_CASE("a device is described by what CUDA knows of it") {
 
 TEST_CASE("[threads] copies within and between devices take as long as the machine takes") {
   constexpr double s_per_byte = 1e-9;
-  fake_machine machine({.devices = 2, .most_turns_late = 0, .copy_s_per_byte = s_per_byte});
+  cuda_check::machine machine({.devices = 2, .most_turns_late = 0, .copy_s_per_byte = s_per_byte});
   {
-    cuda_devices<fake_cuda> devices(fake_cuda{&machine});
+    cuda_devices<cuda_check::api> devices(cuda_check::api{&machine});
     const copy_options how{.bytes = {1000, 4'000'000}, .warmup = 1, .repeats = 5};
     for (const int from : {0, 1}) {
       const auto samples = profile_copies(devices, from, 1, how);

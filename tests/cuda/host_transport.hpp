@@ -29,7 +29,7 @@ class host_transport {
     inner::operation posted_;
     std::span<std::byte> into_;  ///< what is received
   };
-  host_transport(inner end, fake_machine& machine, std::size_t* most_bytes = nullptr)
+  host_transport(inner end, cuda_check::machine& machine, std::size_t* most_bytes = nullptr)
       : inner_(std::move(end)), machine_(&machine), most_bytes_(most_bytes) {}
 
   [[nodiscard]] int rank() const { return inner_.rank(); }
@@ -66,7 +66,7 @@ class host_transport {
  private:
   static std::span<std::byte> bytes_of(fake_tensor& t) { return std::as_writable_bytes(std::span(t.data(), t.size())); }
   inner inner_;
-  fake_machine* machine_;
+  cuda_check::machine* machine_;
   std::size_t* most_bytes_;
 };
 

@@ -23,7 +23,7 @@ using namespace hetsched::test;
 
 namespace {
 
-using local = cuda_local_communicator<fake_tensor, fake_cuda>;
+using local = cuda_local_communicator<fake_tensor, cuda_check::api>;
 
 std::vector<double> numbers_of(const fake_queue& q, const fake_tensor& t) {
   const auto host = download(q, t);
@@ -31,16 +31,16 @@ std::vector<double> numbers_of(const fake_queue& q, const fake_tensor& t) {
 }
 
 /// Twice, so that what one call leaves behind is in the way of the next; results of the second.
-collected on_places(const uneven_task& t, const std::vector<int>& places, const fake_habits& habits) {
+collected on_places(const uneven_task& t, const std::vector<int>& places, const cuda_check::habits& habits) {
   collected found(static_cast<std::size_t>(3 * t.ranks));
   std::vector<int> members(static_cast<std::size_t>(t.ranks));
   std::iota(members.begin(), members.end(), 0);
-  fake_machine machine(habits);
+  cuda_check::machine machine(habits);
   {
-    fake_devices devices(fake_cuda{&machine}, {.records = 4});
+    fake_devices devices(cuda_check::api{&machine}, {.records = 4});
     run_on_threads(local::connect(devices, places), [&](local& end) {
       const auto r = static_cast<std::size_t>(end.rank());
-      const cuda_backend<fake_cuda> own(devices, places[r], "rank " + std::to_string(r));
+      const cuda_backend<cuda_check::api> own(devices, places[r], "rank " + std::to_string(r));
       const auto q = own.compute_queue();
       const auto current = own.bind();
       const local::axis axis(end, members);
@@ -86,10 +86,10 @@ TEST_CASE("[threads] sums over all, equal parts and broadcasts of GPUs of one pr
   random_source random(9);
   std::vector<matrix<double>> own;
   for (int r = 0; r < ranks; ++r) own.push_back(random_matrix<double>(random, ranks, n));
-  fake_machine machine({.seed = 4, .devices = 2});
+  cuda_check::machine machine({.seed = 4, .devices = 2});
   collected sums(ranks), parts(ranks), all(ranks), roots(ranks);
   {
-    fake_devices devices(fake_cuda{&machine});
+    fake_devices devices(cuda_check::api{&machine});
     const std::vector<int> places{0, 1, 0};
     run_on_threads(local::connect(devices, places), [&](local& end) {
       const auto r = static_cast<std::size_t>(end.rank());
@@ -126,9 +126,9 @@ TEST_CASE("[threads] sums over all, equal parts and broadcasts of GPUs of one pr
 TEST_CASE("[threads] collectives of GPUs that do not fit, or that a rank does not come to, end everywhere, with the reason") {
   const auto errors_of = [](const auto& body) {
     std::vector<std::string> errors(2);
-    fake_machine machine({.devices = 2});
+    cuda_check::machine machine({.devices = 2});
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       run_on_threads(local::connect(devices, {0, 1}), [&](local& end) {
         const auto q = devices.make_queue(end.rank(), "layers");
         const auto current = q.make_current();
@@ -166,8 +166,8 @@ TEST_CASE("[threads] collectives of GPUs that do not fit, or that a rank does no
   // A device that fails ends the other's wait at once.
   std::vector<double> took(2);
   {
-    fake_machine machine({.devices = 2});
-    fake_devices devices(fake_cuda{&machine});
+    cuda_check::machine machine({.devices = 2});
+    fake_devices devices(cuda_check::api{&machine});
     run_on_threads(local::connect(devices, {0, 1}), [&](local& end) {
       const auto q = devices.make_queue(end.rank(), "layers");
       const auto current = q.make_current();
@@ -190,9 +190,9 @@ TEST_CASE("[threads] collectives of GPUs that do not fit, or that a rank does no
 TEST_CASE("[threads] a call that fits some ranks only leaves no copy behind that nobody waits for") {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     CAPTURE(seed);
-    fake_machine machine({.seed = seed, .devices = 3});
+    cuda_check::machine machine({.seed = seed, .devices = 3});
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       run_on_threads(local::connect(devices, {0, 1, 2}), [&](local& end) {
         const auto q = devices.make_queue(end.rank(), "layers");
         const auto current = q.make_current();
@@ -213,9 +213,9 @@ TEST_CASE("[threads] a call that fits some ranks only leaves no copy behind that
 TEST_CASE("[threads] axes of the same ranks are used side by side, and one after the other") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     CAPTURE(seed);
-    fake_machine machine({.seed = seed, .devices = 2});
+    cuda_check::machine machine({.seed = seed, .devices = 2});
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       run_on_threads(local::connect(devices, {0, 1}), [&](local& end) {
         const auto q = devices.make_queue(end.rank(), "layers");
         const auto current = q.make_current();
@@ -238,8 +238,8 @@ TEST_CASE("[threads] axes of the same ranks are used side by side, and one after
 TEST_CASE("[threads] a device that fails for good inside a collective ends all ranks") {
   for (int after = 0; after < 12; ++after) {
     CAPTURE(after);
-    fake_machine machine({.devices = 2});
-    fake_devices devices(fake_cuda{&machine});
+    cuda_check::machine machine({.devices = 2});
+    fake_devices devices(cuda_check::api{&machine});
     std::vector<char> threw(2, 0);
     run_on_threads(local::connect(devices, {0, 1}), [&](local& end) {
       const auto q = devices.make_queue(end.rank(), "layers");

@@ -25,7 +25,7 @@ using namespace hetsched::test;
 namespace {
 
 /// Habits of all kinds, the mean ones among them.
-fake_habits random_habits(random_source& random) {
+cuda_check::habits random_habits(random_source& random) {
   return {.seed = static_cast<std::uint64_t>(random.integer(1, 1 << 30)),
           .devices = random.integer(1, 4),
           .most_turns_late = random.integer(0, 8),
@@ -53,12 +53,12 @@ TEST_CASE("[threads] random schedules on fake GPUs and hosts have the bits of on
     const auto habits = random_habits(random);
     for (int r = 0; r < order.ranks; ++r) places.push_back(random.integer(instance % 3 == 0 ? -1 : 0, habits.devices - 1));
     CAPTURE(places);
-    fake_machine machine(habits);
+    cuda_check::machine machine(habits);
     executor_options options{.deadline_s = 20};
     how.semantics = {send_semantics::rendezvous};
     if (random.integer(0, 1) == 0 && check(order, how).empty()) options.semantics = send_semantics::rendezvous;
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 16))});
+      fake_devices devices(cuda_check::api{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 16))});
       const bool staged = options.semantics == send_semantics::buffered && random.integer(0, 1) == 0;
       const auto done =
           staged ? run_on_fake<true>(devices, places, t, order, options, 2) : run_on_fake(devices, places, t, order, options, 2);
@@ -86,9 +86,9 @@ TEST_CASE("[threads] no schedule of the library hangs on devices that work in or
     const task<double> t(5, std::vector<int>(static_cast<std::size_t>(order.stages), 1), 8);
     for (const std::vector<int>& places : {std::vector{0, 1, 2, 3}, std::vector{0, 0, 1, 1}, std::vector{0, -1, 1, 0}}) {
       CAPTURE(places[1]);
-      fake_machine machine({.seed = 11, .devices = 4, .in_order = true, .launch_queue = 32});
+      cuda_check::machine machine({.seed = 11, .devices = 4, .in_order = true, .launch_queue = 32});
       {
-        fake_devices devices(fake_cuda{&machine}, {.records = 2});
+        fake_devices devices(cuda_check::api{&machine}, {.records = 2});
         CHECK(run_on_fake(devices, places, t, order, {.deadline_s = 20}, 1) == reference(t, order));
       }
       for (const auto& r : machine.reports()) FAIL_CHECK(r);
@@ -103,8 +103,8 @@ TEST_CASE(
   // A busy machine may stand still for as long as a short deadline; one of the longer ones shows the same.
   bool ended = false;
   for (double slower = sanitizer_slowdown; !ended && slower <= 16 * sanitizer_slowdown; slower *= 4) {
-    fake_machine machine({.seed = 2, .devices = 1, .work_s = 5e-3 * slower});
-    fake_devices devices(fake_cuda{&machine}, {.records = 256});
+    cuda_check::machine machine({.seed = 2, .devices = 1, .work_s = 5e-3 * slower});
+    fake_devices devices(cuda_check::api{&machine}, {.records = 256});
     const auto begin_s = steady_now_s();
     const executor_options options{.deadline_s = 0.25 * slower};
     try {
@@ -116,9 +116,9 @@ TEST_CASE(
     }
   }
   CHECK(ended);
-  fake_machine machine({.seed = 2, .devices = 1, .stops_after = 60});
+  cuda_check::machine machine({.seed = 2, .devices = 1, .stops_after = 60});
   {
-    fake_devices devices(fake_cuda{&machine}, {.records = 256});
+    fake_devices devices(cuda_check::api{&machine}, {.records = 256});
     try {
       (void)run_on_fake(devices, {0}, t, order, {.deadline_s = 0.1}, 1);
       FAIL_CHECK("it was not told");
@@ -135,8 +135,8 @@ TEST_CASE("[threads] a device that fails ends the step of every rank with one cl
   const task<double> t(1, {1, 1, 1}, 6);
   for (const std::string call : {"cudaMemcpyPeerAsync", "cudaLaunchKernel", "cudaEventRecord", "cudaMallocFromPoolAsync", "*"}) {
     CAPTURE(call);
-    fake_machine machine({.seed = 2, .devices = 3});
-    fake_devices devices(fake_cuda{&machine});
+    cuda_check::machine machine({.seed = 2, .devices = 3});
+    fake_devices devices(cuda_check::api{&machine});
     CHECK(run_on_fake(devices, {0, 1, 2}, t, order, {.deadline_s = 20}, 1) == reference(t, order));
     machine.fail(call, 719);
     try {
@@ -153,17 +153,17 @@ TEST_CASE("[threads] a device that fails ends the step of every rank with one cl
 namespace {
 
 /// 1F1B on these places; what the fake reports.
-std::vector<std::string> reports_of(fake_habits habits, const std::vector<int>& places, mistake m = mistake::none,
+std::vector<std::string> reports_of(cuda_check::habits habits, const std::vector<int>& places, mistake m = mistake::none,
                                     std::size_t* dropped = nullptr) {
   std::vector<int> warmups(places.size());
   // More in flight than needed, so that no order comes about by itself.
   for (std::size_t r = 0; r < places.size(); ++r) warmups[r] = 2 * static_cast<int>(places.size() - r);
   const auto order = one_f_one_b(warmups, 10);
   const task<double> t(3, std::vector<int>(places.size(), 1), 10);
-  fake_machine machine(habits);
+  cuda_check::machine machine(habits);
   planted = m;
   {
-    fake_devices devices(fake_cuda{&machine});
+    fake_devices devices(cuda_check::api{&machine});
     (void)run_on_fake(devices, places, t, order, {.deadline_s = 3}, 2);
   }
   planted = mistake::none;
@@ -202,9 +202,9 @@ TEST_CASE("a host that does not wait for copies is caught") {
 }
 
 TEST_CASE("[threads] a rank on a place that is not there is refused") {
-  fake_machine machine({.devices = 2});
-  fake_devices devices(fake_cuda{&machine});
-  using communicator = cuda_local_communicator<fake_tensor, fake_cuda>;
+  cuda_check::machine machine({.devices = 2});
+  fake_devices devices(cuda_check::api{&machine});
+  using communicator = cuda_local_communicator<fake_tensor, cuda_check::api>;
   CHECK_THROWS_WITH_AS((void)communicator::connect(devices, {0, 2}), "there is no device 2 among 2", input_error);
   CHECK_THROWS_AS((void)communicator::connect(devices, {-2}), input_error);
 }

@@ -37,7 +37,7 @@ inline std::vector<mixed_ranks> connect_mixed(fake_devices& devices, fake_nccl_w
   for (auto& control : nccl_control::connect(ranks)) {
     const auto r = static_cast<std::size_t>(control.rank());
     const hetsched::link fast{.latency_s = 0, .bandwidth = std::numeric_limits<double>::infinity()};
-    host_transport host(shaped_communicator(hosts[r], [=](int, int) { return fast; }), *devices.api().machine);
+    host_transport host(shaped_communicator(hosts[r], [=](int, int) { return fast; }), *devices.api().gpus);
     nccl_ranks between_devices(devices, places[r], control, fake_nccl{&world});
     ends.emplace_back(std::move(control), by_edge{direct}, std::move(between_devices), std::move(host));
   }

@@ -24,14 +24,14 @@ using namespace hetsched::test;
 
 namespace {
 
-collected on_nccl(const uneven_task& t, const fake_habits& habits) {
+collected on_nccl(const uneven_task& t, const cuda_check::habits& habits) {
   collected found(static_cast<std::size_t>(3 * t.ranks));
   std::vector<int> members(static_cast<std::size_t>(t.ranks));
   std::iota(members.begin(), members.end(), 0);
-  fake_machine machine(habits);
+  cuda_check::machine machine(habits);
   fake_nccl_world world(machine, {.turns_late = static_cast<int>(habits.seed % 3)});
   {
-    fake_devices devices(fake_cuda{&machine}, {.records = 4});
+    fake_devices devices(cuda_check::api{&machine}, {.records = 4});
     run_on_threads(connect_nccl(devices, world, t.ranks), [&](nccl_ranks& end) {
       const auto r = static_cast<std::size_t>(end.rank());
       const auto q = devices.make_queue(end.rank(), "layers");
@@ -71,9 +71,9 @@ TEST_CASE("[threads] uneven parts and all_to_all over NCCL have the bits of thos
 
 TEST_CASE(
     "[threads] over a router groups have collectives where NCCL joins each two of them, and else are places of data ranks") {
-  fake_machine machine({.devices = 4});
+  cuda_check::machine machine({.devices = 4});
   fake_nccl_world world(machine);
-  fake_devices devices(fake_cuda{&machine});
+  fake_devices devices(cuda_check::api{&machine});
   const auto direct = [](const edge& e) { return e.from != 2 && e.to != 2; };
   run_on_threads(connect_mixed(devices, world, {0, 1, -1, 3}, direct), [&](mixed_ranks& end) {
     using group = stage_group<fake_tensor, mixed_ranks>;
@@ -92,9 +92,9 @@ TEST_CASE(
 }
 
 TEST_CASE("[threads] counts that do not fit are refused") {
-  fake_machine machine({.devices = 2});
+  cuda_check::machine machine({.devices = 2});
   fake_nccl_world world(machine);
-  fake_devices devices(fake_cuda{&machine});
+  fake_devices devices(cuda_check::api{&machine});
   run_on_threads(connect_nccl(devices, world, 2), [&](nccl_ranks& end) {
     const auto q = devices.make_queue(end.rank(), "layers");
     const auto current = q.make_current();

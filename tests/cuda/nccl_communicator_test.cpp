@@ -32,15 +32,15 @@ using namespace hetsched::test;
 
 static_assert(communicator<nccl_ranks, fake_tensor>);
 static_assert(ordered_plane<nccl_ranks>);
-static_assert(!ordered_plane<cuda_local_communicator<fake_tensor, fake_cuda>>);
+static_assert(!ordered_plane<cuda_local_communicator<fake_tensor, cuda_check::api>>);
 
 TEST_CASE("[threads] two ranks over NCCL have the bits of one device") {
   const auto order = one_f_one_b({2, 1}, 4);
   const task<double> t(1, {1, 1}, 4);
-  fake_machine machine({.seed = 1, .devices = 2});
+  cuda_check::machine machine({.seed = 1, .devices = 2});
   fake_nccl_world world(machine);
   {
-    fake_devices devices(fake_cuda{&machine});
+    fake_devices devices(cuda_check::api{&machine});
     CHECK(run_on_fake<false>(devices, connect_nccl(devices, world, 2), {0, 1}, t, order, {.deadline_s = 20}, 2) ==
           reference(t, order));
   }
@@ -66,18 +66,19 @@ TEST_CASE("[threads] random schedules over NCCL have the bits of one device, and
     for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
     const task<double> t(static_cast<std::uint64_t>(instance), layers, order.microbatches);
     const bool in_order = random.integer(0, 1) == 0, is_short = random.integer(0, 1) == 0;
-    fake_machine machine({.seed = static_cast<std::uint64_t>(random.integer(1, 1 << 30)),
-                          .devices = order.ranks,
-                          .most_turns_late = random.integer(0, 8),
-                          .lazy = random.integer(0, 1) == 0,
-                          .in_order = in_order,
-                          .launch_queue = is_short ? std::size_t{32} : std::size_t{1024}});
+    cuda_check::machine machine({.seed = static_cast<std::uint64_t>(random.integer(1, 1 << 30)),
+                                 .devices = order.ranks,
+                                 .most_turns_late = random.integer(0, 8),
+                                 .lazy = random.integer(0, 1) == 0,
+                                 .in_order = in_order,
+                                 .launch_queue = is_short ? std::size_t{32} : std::size_t{1024}});
     fake_nccl_world world(machine, {.turns_late = random.integer(0, 3)});
     executor_options options{.deadline_s = 20};
     if (fits && random.integer(0, 3) == 0) options.semantics = send_semantics::rendezvous;
     const auto places = numbered_places(order.ranks);
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, is_short ? 2 : 16))});
+      fake_devices devices(cuda_check::api{&machine},
+                           {.records = static_cast<std::size_t>(random.integer(1, is_short ? 2 : 16))});
       try {
         const auto done = run_on_fake<false>(devices, connect_nccl(devices, world, order.ranks), places, t, order, options, 2);
         CHECK(done == reference(t, order));
@@ -111,10 +112,10 @@ TEST_CASE("[threads] no schedule of the library hangs over NCCL on devices that 
     const auto order = build_schedule(name, p, 8);
     const task<double> t(5, std::vector<int>(static_cast<std::size_t>(order.stages), 1), 8);
     for (const bool lazy : {false, true}) {
-      fake_machine machine({.seed = 11, .devices = ranks, .lazy = lazy, .in_order = true, .launch_queue = 32});
+      cuda_check::machine machine({.seed = 11, .devices = ranks, .lazy = lazy, .in_order = true, .launch_queue = 32});
       fake_nccl_world world(machine);
       {
-        fake_devices devices(fake_cuda{&machine}, {.records = 2});
+        fake_devices devices(cuda_check::api{&machine}, {.records = 2});
         CHECK(run_on_fake<false>(devices, connect_nccl(devices, world, ranks), numbered_places(ranks), t, order,
                                  {.deadline_s = 20}, 2) == reference(t, order));
       }
@@ -128,9 +129,9 @@ TEST_CASE("[threads] the timeline of a step has transfers where the devices made
   constexpr double work_s = 5e-3, clocks_differ_s = 10e-3;
   const auto order = one_f_one_b({3, 2, 1}, 4);
   const task<double> t(1, {1, 1, 1}, 4);
-  fake_machine machine({.seed = 5, .devices = 3, .work_s = work_s});
+  cuda_check::machine machine({.seed = 5, .devices = 3, .work_s = work_s});
   fake_nccl_world world(machine);
-  fake_devices devices{fake_cuda{&machine}};
+  fake_devices devices{cuda_check::api{&machine}};
   std::vector<timeline> measured(3);
   (void)run_on_fake<false>(devices, connect_nccl(devices, world, 3), {0, 1, 2}, t, order, {.deadline_s = 20}, 2, &measured);
   const auto find = [&](int rank, action_kind kind, int m) {
@@ -162,14 +163,14 @@ TEST_CASE("[threads] stages on groups of devices over NCCL have the bits of grou
     CAPTURE(instance);
     random_source random(static_cast<std::uint64_t>(instance) + 1);
     const auto t = random_task(random, static_cast<std::uint64_t>(instance) + 1);
-    fake_machine machine({.seed = static_cast<std::uint64_t>(instance) + 1,
-                          .devices = t.ranks(),
-                          .lazy = random.integer(0, 1) == 0,
-                          .in_order = random.integer(0, 1) == 0,
-                          .launch_queue = 64});
+    cuda_check::machine machine({.seed = static_cast<std::uint64_t>(instance) + 1,
+                                 .devices = t.ranks(),
+                                 .lazy = random.integer(0, 1) == 0,
+                                 .in_order = random.integer(0, 1) == 0,
+                                 .launch_queue = 64});
     fake_nccl_world world(machine, {.turns_late = random.integer(0, 3)});
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = 2});
+      fake_devices devices(cuda_check::api{&machine}, {.records = 2});
       CHECK(on_fake(t, devices, connect_nccl(devices, world, t.ranks()), numbered_places(t.ranks())) == on_host(t));
     }
     for (const auto& r : machine.reports()) FAIL_CHECK(r);
@@ -181,11 +182,12 @@ TEST_CASE("[threads] stages on groups of devices over NCCL have the bits of grou
 namespace {
 
 /// 1F1B on four devices; what the step throws, empty: nothing.
-std::string error_of(fake_machine& machine, fake_nccl_world& world, const executor_options& how, const nccl_options& options,
-                     const std::function<void()>& between, double* took_s = nullptr, std::size_t records = 4) {
+std::string error_of(cuda_check::machine& machine, fake_nccl_world& world, const executor_options& how,
+                     const nccl_options& options, const std::function<void()>& between, double* took_s = nullptr,
+                     std::size_t records = 4) {
   const auto order = one_f_one_b({4, 3, 2, 1}, 8);
   const task<double> t(1, {1, 1, 1, 1}, 8);
-  fake_devices devices(fake_cuda{&machine}, {.records = records});
+  fake_devices devices(cuda_check::api{&machine}, {.records = records});
   auto ends = connect_nccl(devices, world, 4, options);
   CHECK(run_on_fake<false>(devices, ends, numbered_places(4), t, order, {.deadline_s = 20}, 1) == reference(t, order));
   between();
@@ -207,7 +209,7 @@ TEST_CASE("[threads] calls of NCCL that fail end the step of every rank with one
     for (const int after : {0, 20}) {
       CAPTURE(call);
       CAPTURE(after);
-      fake_machine machine({.seed = 2, .devices = 4});
+      cuda_check::machine machine({.seed = 2, .devices = 4});
       fake_nccl_world world(machine);
       const auto text = error_of(machine, world, {.deadline_s = 20}, {}, [&] { world.fail(call, 3, after); });
       CAPTURE(text);
@@ -221,11 +223,11 @@ TEST_CASE("[threads] calls of NCCL that fail end the step of every rank with one
 TEST_CASE("[threads] a communicator that cannot be made ends all ranks with one clear error") {
   for (const std::string call : {"ncclGetUniqueId", "ncclCommInitRankConfig"}) {
     CAPTURE(call);
-    fake_machine machine({.seed = 2, .devices = 3});
+    cuda_check::machine machine({.seed = 2, .devices = 3});
     fake_nccl_world world(machine);
     world.fail(call, 2, 1);
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       const auto order = one_f_one_b({3, 2, 1}, 4);
       const task<double> t(1, {1, 1, 1}, 4);
       try {
@@ -244,10 +246,10 @@ TEST_CASE("[threads] a communicator that cannot be made ends all ranks with one 
 TEST_CASE("[threads] a communicator that cannot be destroyed is an error, and none is ended twice") {
   for (const int after : {0, 1, 2, 3}) {
     CAPTURE(after);
-    fake_machine machine({.seed = 2, .devices = 3});
+    cuda_check::machine machine({.seed = 2, .devices = 3});
     fake_nccl_world world(machine);
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       auto ends = connect_nccl(devices, world, 3);
       const auto order = one_f_one_b({3, 2, 1}, 4);
       const task<double> t(1, {1, 1, 1}, 4);
@@ -271,7 +273,7 @@ TEST_CASE("[threads] a device that is lost ends the step of every rank with one 
     for (const bool lazy : {false, true}) {
       CAPTURE(device);
       CAPTURE(lazy);
-      fake_machine machine({.seed = 3, .devices = 4, .lazy = lazy});
+      cuda_check::machine machine({.seed = 3, .devices = 4, .lazy = lazy});
       fake_nccl_world world(machine);
       double took_s = 0;
       const auto text = error_of(
@@ -290,7 +292,7 @@ TEST_CASE("[threads] a device that is stuck ends the step of every rank at the d
   constexpr double deadline_s = sanitizer_slowdown;
   for (const auto& [device, records] : {std::pair(0, std::size_t{64}), std::pair(3, std::size_t{1})}) {
     CAPTURE(device);
-    fake_machine machine({.seed = 4, .devices = 4});
+    cuda_check::machine machine({.seed = 4, .devices = 4});
     fake_nccl_world world(machine);
     double took_s = 0;
     const auto kill = [&, d = device] { world.kill(d, false, 3); };
@@ -312,15 +314,15 @@ TEST_CASE("[threads] a rank that throws ends the step of every rank, and its err
     CAPTURE(queue);
     const auto order = one_f_one_b({3, 2, 1}, 6);
     const task<double> t(1, {1, 1, 1}, 6);
-    fake_machine machine({.seed = 5, .devices = 3, .launch_queue = queue});
+    cuda_check::machine machine({.seed = 5, .devices = 3, .launch_queue = queue});
     fake_nccl_world world(machine);
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = records});
+      fake_devices devices(cuda_check::api{&machine}, {.records = records});
       auto ends = connect_nccl(devices, world, 3);
       std::vector<std::string> texts(3);
       run_on_threads(ends, [&](nccl_ranks& end) {
         const auto r = static_cast<std::size_t>(end.rank());
-        cuda_backend<fake_cuda> own(devices, end.rank(), "rank");
+        cuda_backend<cuda_check::api> own(devices, end.rank(), "rank");
         const auto bound = own.bind();
         const auto q = own.compute_queue();
         std::vector<fake_stage> stages;
@@ -328,7 +330,7 @@ TEST_CASE("[threads] a rank that throws ends the step of every rank, and its err
         std::vector<fake_tensor> inputs, targets;
         for (const auto& m : t.inputs) inputs.push_back(upload(q, m));
         for (const auto& m : t.targets) targets.push_back(upload(q, m));
-        pipeline_executor<fake_tensor, fake_stage, nccl_ranks, no_stager, cuda_backend<fake_cuda>> executor(
+        pipeline_executor<fake_tensor, fake_stage, nccl_ranks, no_stager, cuda_backend<cuda_check::api>> executor(
             order, std::span(stages), t.boundaries(), end, {.deadline_s = 20}, {}, own);
         int calls = 0;
         const auto loss = [&](const fake_tensor& y, const fake_tensor& target, const fake_queue& on, double& value) {
@@ -357,10 +359,10 @@ TEST_CASE("every missing wait of a queue over NCCL is caught") {
   int found = 0;
   for (int stream = -1; stream < 12; stream += sanitizer_share) {  // of three devices, three of transfers, six of ranks
     CAPTURE(stream);
-    fake_machine machine({.seed = 7, .devices = 3, .lazy = true, .deaf_stream = stream});
+    cuda_check::machine machine({.seed = 7, .devices = 3, .lazy = true, .deaf_stream = stream});
     fake_nccl_world world(machine);
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       (void)run_on_fake<false>(devices, connect_nccl(devices, world, 3), {0, 1, 2}, t, order, {.deadline_s = 20}, 2);
     }
     if (machine.calls("dropped") == 0) {
@@ -378,11 +380,11 @@ TEST_CASE("every mark that is left out is caught over NCCL") {
   const task<double> t(3, {1, 1, 1}, 10);
   for (const auto m : {mistake::no_begin_read, mistake::no_end_read, mistake::no_end_write, mistake::unmarked}) {
     CAPTURE(static_cast<int>(m));
-    fake_machine machine({.seed = 8, .devices = 3, .lazy = true});
+    cuda_check::machine machine({.seed = 8, .devices = 3, .lazy = true});
     fake_nccl_world world(machine);
     planted = m;
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       (void)run_on_fake<false>(devices, connect_nccl(devices, world, 3), {0, 1, 2}, t, order, {.deadline_s = 20}, 2);
     }
     planted = mistake::none;
@@ -399,9 +401,9 @@ struct small_transfer {
   std::size_t bytes = 8;
 };
 std::string error_of_plans(const std::vector<std::vector<small_transfer>>& plans, bool grouped = false, double deadline_s = 20) {
-  fake_machine machine({.seed = 9, .devices = static_cast<int>(plans.size())});
+  cuda_check::machine machine({.seed = 9, .devices = static_cast<int>(plans.size())});
   fake_nccl_world world(machine);
-  fake_devices devices(fake_cuda{&machine});
+  fake_devices devices(cuda_check::api{&machine});
   try {
     run_on_threads(connect_nccl(devices, world, static_cast<int>(plans.size()), {.deadline_s = deadline_s}),
                    [&](nccl_ranks& end) {

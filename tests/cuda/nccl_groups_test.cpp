@@ -173,7 +173,7 @@ std::vector<joint_outcome> on_nccl(const joint_task& t, fake_devices& devices, s
                                    double deadline_s = 20, const std::function<void()>& between = {}) {
   std::vector<joint_outcome> all(ends.size());
   hetsched::run_on_threads(std::move(ends), [&](nccl_ranks& end) {
-    cuda_backend<fake_cuda> backend(devices, end.rank(), "rank " + std::to_string(end.rank()));
+    cuda_backend<cuda_check::api> backend(devices, end.rank(), "rank " + std::to_string(end.rank()));
     const auto bound = backend.bind();
     const auto q = backend.compute_queue();
     std::vector<device_group_of> groups;
@@ -188,7 +188,7 @@ std::vector<joint_outcome> on_nccl(const joint_task& t, fake_devices& devices, s
       inputs.push_back(upload(q, t.part(end.rank(), m, false)));
       targets.push_back(upload(q, t.part(end.rank(), m, true)));
     }
-    pipeline_executor<fake_tensor, device_layer, nccl_ranks, no_stager, cuda_backend<fake_cuda>> executor(
+    pipeline_executor<fake_tensor, device_layer, nccl_ranks, no_stager, cuda_backend<cuda_check::api>> executor(
         t.order, std::span(stages), t.groups(), end, {.deadline_s = deadline_s}, {}, backend);
     for (int i = 0; i < steps; ++i) {
       executor.step(std::span<const fake_tensor>(inputs), std::span<const fake_tensor>(targets), fake_loss,
@@ -370,14 +370,14 @@ TEST_CASE("[threads] collectives over NCCL have the bits of collectives of threa
         if (kind == 3) axis.broadcast(std::span(one.data(), 3 * n), root % axis.size()), wanted[r].push_back(one);
       }
     });
-    fake_machine machine({.seed = static_cast<std::uint64_t>(instance) + 1,
-                          .devices = count,
-                          .lazy = random.integer(0, 1) == 0,
-                          .in_order = random.integer(0, 1) == 0,
-                          .launch_queue = 32});
+    cuda_check::machine machine({.seed = static_cast<std::uint64_t>(instance) + 1,
+                                 .devices = count,
+                                 .lazy = random.integer(0, 1) == 0,
+                                 .in_order = random.integer(0, 1) == 0,
+                                 .launch_queue = 32});
     fake_nccl_world world(machine, {.turns_late = random.integer(0, 3)});
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = 2});
+      fake_devices devices(cuda_check::api{&machine}, {.records = 2});
       run_on_threads(connect_nccl(devices, world, count), [&](nccl_ranks& end) {
         const auto r = static_cast<std::size_t>(end.rank());
         const auto q = devices.make_queue(end.rank(), "layers");
@@ -421,10 +421,10 @@ TEST_CASE("[threads] no schedule hangs over NCCL with layers' collectives and su
     for (const bool lazy : {false, true}) {
       CAPTURE(lazy);
       if (sanitizer_share > 1 && !lazy) continue;
-      fake_machine machine({.seed = 12, .devices = t.devices(), .lazy = lazy, .in_order = true, .launch_queue = 32});
+      cuda_check::machine machine({.seed = 12, .devices = t.devices(), .lazy = lazy, .in_order = true, .launch_queue = 32});
       fake_nccl_world world(machine);
       {
-        fake_devices devices(fake_cuda{&machine}, {.records = 2});
+        fake_devices devices(cuda_check::api{&machine}, {.records = 2});
         CHECK(on_nccl(t, devices, connect_nccl(devices, world, t.devices()), 2) == wanted);
       }
       CHECK(world.calls("ncclAllReduce") > 0);
@@ -444,15 +444,15 @@ TEST_CASE("[threads] groups of all degrees over NCCL have the bits of groups of 
     for (int g = 0; g < 2; ++g)
       t.of_rank.push_back({.data = random.integer(1, 2), .context = random.integer(1, 2), .tensor = random.integer(1, 2)});
     t.seed = static_cast<std::uint64_t>(instance) + 1;
-    fake_machine machine({.seed = t.seed,
-                          .devices = t.devices(),
-                          .most_turns_late = random.integer(0, 8),
-                          .lazy = random.integer(0, 1) == 0,
-                          .in_order = random.integer(0, 1) == 0,
-                          .launch_queue = 64});
+    cuda_check::machine machine({.seed = t.seed,
+                                 .devices = t.devices(),
+                                 .most_turns_late = random.integer(0, 8),
+                                 .lazy = random.integer(0, 1) == 0,
+                                 .in_order = random.integer(0, 1) == 0,
+                                 .launch_queue = 64});
     fake_nccl_world world(machine, {.turns_late = random.integer(0, 3)});
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 4))});
+      fake_devices devices(cuda_check::api{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 4))});
       CHECK(on_nccl(t, devices, connect_nccl(devices, world, t.devices()), 2) == on_threads(t, 2));
     }
     for (const auto& r : machine.reports()) FAIL_CHECK(r);
@@ -485,14 +485,14 @@ TEST_CASE("[threads] collectives that fail, or that a device does not do, end th
   for (const std::string what : {"call", "lost", "stuck"}) {
     CAPTURE(what);
     const double deadline_s = what == "stuck" ? 2 * sanitizer_slowdown : 20;
-    fake_machine machine({.seed = 5, .devices = t.devices()});
+    cuda_check::machine machine({.seed = 5, .devices = t.devices()});
     fake_nccl_world world(machine);
     const auto between = [&] {
       if (what == "call") world.fail("ncclAllReduce", 3, 10);
       if (what != "call") world.kill(5, what == "lost", 8);
     };
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = 4});
+      fake_devices devices(cuda_check::api{&machine}, {.records = 4});
       auto ends = connect_nccl(devices, world, t.devices(), {.deadline_s = deadline_s});
       std::string text;
       try {
@@ -513,9 +513,9 @@ TEST_CASE("[threads] collectives that fail, or that a device does not do, end th
 
 TEST_CASE("[threads] groups that do not fit each other, and calls at the wrong time, are refused") {
   const auto error_of = [](const std::function<void(nccl_ranks&, const fake_queue&)>& body) -> std::string {
-    fake_machine machine({.seed = 6, .devices = 2});
+    cuda_check::machine machine({.seed = 6, .devices = 2});
     fake_nccl_world world(machine);
-    fake_devices devices(fake_cuda{&machine});
+    fake_devices devices(cuda_check::api{&machine});
     try {
       run_on_threads(connect_nccl(devices, world, 2), [&](nccl_ranks& end) {
         const auto q = devices.make_queue(end.rank(), "layers");

@@ -14,7 +14,7 @@
 namespace hetsched::test {
 
 using nccl_control = thread_communicator<matrix<double>>;
-using nccl_ranks = nccl_communicator<fake_tensor, fake_cuda, fake_nccl, nccl_control>;
+using nccl_ranks = nccl_communicator<fake_tensor, cuda_check::api, fake_nccl, nccl_control>;
 
 inline std::vector<int> numbered_places(int ranks) {
   std::vector<int> places(static_cast<std::size_t>(ranks));

@@ -15,11 +15,11 @@ using namespace hetsched;
 using namespace hetsched::test;
 
 static_assert(device_queue<fake_queue>);
-static_assert(device_backend<cuda_backend<fake_cuda>>);
+static_assert(device_backend<cuda_backend<cuda_check::api>>);
 
 TEST_CASE("[threads] moments are reached in their order, and the host is never more than its records ahead") {
-  fake_machine machine({.lazy = true});
-  fake_devices devices(fake_cuda{&machine}, {.records = 4});
+  cuda_check::machine machine({.lazy = true});
+  fake_devices devices(cuda_check::api{&machine}, {.records = 4});
   const auto q = devices.make_queue(0, "work");
   CHECK(fake_queue::moment().reached());
   std::vector<fake_queue::moment> moments;
@@ -34,8 +34,8 @@ TEST_CASE("[threads] moments are reached in their order, and the host is never m
 }
 
 TEST_CASE("[threads] a queue waits once for a point, and not for itself") {
-  fake_machine machine;
-  fake_devices devices(fake_cuda{&machine});
+  cuda_check::machine machine;
+  fake_devices devices(cuda_check::api{&machine});
   const auto a = devices.make_queue(0, "a"), b = devices.make_queue(1, "b");
   const auto first = a.record(), second = a.record();
   const auto waits = [&] { return machine.calls("cudaStreamWaitEvent"); };
@@ -48,8 +48,8 @@ TEST_CASE("[threads] a queue waits once for a point, and not for itself") {
 }
 
 TEST_CASE("[threads] a queue of the host waits itself") {
-  fake_machine machine({.lazy = true});
-  fake_devices devices(fake_cuda{&machine});
+  cuda_check::machine machine({.lazy = true});
+  fake_devices devices(cuda_check::api{&machine});
   const auto q = devices.make_queue(0, "work");
   const fake_queue here(devices);
   CHECK(here.on_host());
@@ -64,10 +64,10 @@ TEST_CASE("[threads] a queue of the host waits itself") {
 
 TEST_CASE("[threads] the host waits for a queue as long as it makes progress") {
   // Forty points of 10 ms each.
-  fake_machine machine({.most_turns_late = 0, .work_s = 10e-3});
-  fake_devices devices(fake_cuda{&machine}, {.records = 64, .deadline_s = 0.2});
+  cuda_check::machine machine({.most_turns_late = 0, .work_s = 10e-3});
+  fake_devices devices(cuda_check::api{&machine}, {.records = 64, .deadline_s = 0.2});
   const auto q = devices.make_queue(0, "work");
-  const cuda_buffer<fake_cuda> memory(q, 64);
+  const cuda_buffer<cuda_check::api> memory(q, 64);
   const auto current = q.make_current();
   fake_queue::moment last;
   for (int k = 0; k < 40; ++k) {
@@ -79,8 +79,8 @@ TEST_CASE("[threads] the host waits for a queue as long as it makes progress") {
 }
 
 TEST_CASE("[threads] a queue that stands still is told to whoever waits for it, or for room in it") {
-  fake_machine machine({.stops_after = 10});
-  fake_devices devices(fake_cuda{&machine}, {.records = 4, .deadline_s = 0.05});
+  cuda_check::machine machine({.stops_after = 10});
+  fake_devices devices(cuda_check::api{&machine}, {.records = 4, .deadline_s = 0.05});
   const auto q = devices.make_queue(0, "rank 3's computations");
   const auto fill = [&] {
     for (int k = 0; k < 40; ++k) (void)q.record();
@@ -90,9 +90,9 @@ TEST_CASE("[threads] a queue that stands still is told to whoever waits for it, 
   machine.resume();
   q.finish();
   fill();
-  fake_machine other({.stops_after = 0});
+  cuda_check::machine other({.stops_after = 0});
   {
-    fake_devices same(fake_cuda{&other}, {.records = 4, .deadline_s = 0.05});
+    fake_devices same(cuda_check::api{&other}, {.records = 4, .deadline_s = 0.05});
     const auto p = same.make_queue(0, "rank 3's computations");
     const auto end = p.record();
     CHECK_THROWS_WITH_AS(fake_queue(same).wait(end), text, cuda_error);
@@ -102,8 +102,8 @@ TEST_CASE("[threads] a queue that stands still is told to whoever waits for it, 
 }
 
 TEST_CASE("[threads] only devices with queues are used, and the current device stays what it was") {
-  fake_machine machine({.devices = 4});
-  const fake_cuda api{&machine};
+  cuda_check::machine machine({.devices = 4});
+  const cuda_check::api api{&machine};
   REQUIRE(api.set_device(3) == 0);
   const auto is_current = [&](int d) {
     int current = -1;
@@ -113,7 +113,7 @@ TEST_CASE("[threads] only devices with queues are used, and the current device s
     fake_devices devices(api);
     CHECK(machine.calls("cudaMemPoolCreate") == 0);
     CHECK(devices.memory(1).allocations == 0);
-    cuda_backend<fake_cuda> backend(devices, 1, "rank 0");
+    cuda_backend<cuda_check::api> backend(devices, 1, "rank 0");
     CHECK(is_current(3));
     {
       const auto bound = backend.bind();
@@ -138,11 +138,11 @@ TEST_CASE("[threads] only devices with queues are used, and the current device s
 }
 
 TEST_CASE("[threads] a process makes no context on a GPU that it does not use") {
-  fake_machine machine({.devices = 4});
-  const fake_cuda api{&machine};
+  cuda_check::machine machine({.devices = 4});
+  const cuda_check::api api{&machine};
   {
     fake_devices devices(api);
-    const cuda_backend<fake_cuda> backend(devices, 2, "rank 0");  // by a thread that has chosen none
+    const cuda_backend<cuda_check::api> backend(devices, 2, "rank 0");  // by a thread that has chosen none
     const auto bound = backend.bind();
     (void)upload(backend.compute_queue(), matrix<double>(1, 2));
     backend.compute_queue().finish();
@@ -155,12 +155,12 @@ TEST_CASE("[threads] a process makes no context on a GPU that it does not use") 
 }
 
 TEST_CASE("[threads] queues that were lent serve again") {
-  fake_machine machine({.devices = 2});
-  fake_devices devices(fake_cuda{&machine});
+  cuda_check::machine machine({.devices = 2});
+  fake_devices devices(cuda_check::api{&machine});
   int first = 0;
   for (int training = 0; training < 10; ++training) {
     {
-      const cuda_backend<fake_cuda> one(devices, 0, "rank 0");
+      const cuda_backend<cuda_check::api> one(devices, 0, "rank 0");
       const auto copy = one;  // of both, one queue each
       const auto numbers = copy.make_numbers(2);
       const auto q = one.compute_queue();
@@ -176,11 +176,11 @@ TEST_CASE("[threads] queues that were lent serve again") {
 }
 
 TEST_CASE("[threads] the memory of numbers that others take the place of is not used again while a device writes there") {
-  fake_machine machine({.lazy = true});
-  fake_devices devices(fake_cuda{&machine});
-  const cuda_backend<fake_cuda> backend(devices, 0, "a rank");
+  cuda_check::machine machine({.lazy = true});
+  fake_devices devices(cuda_check::api{&machine});
+  const cuda_backend<cuda_check::api> backend(devices, 0, "a rank");
   const auto q = backend.compute_queue();
-  const cuda_buffer<fake_cuda> source(q, 64);
+  const cuda_buffer<cuda_check::api> source(q, 64);
   auto numbers = backend.make_numbers(8);
   void* const first = numbers.data();
   REQUIRE(machine.copy_rows(first, 64, source.data(), 64, 64, 1, q.stream()) == 0);
@@ -198,12 +198,12 @@ TEST_CASE("[threads] whatever call fails while something is made, nothing is lef
     for (int successes = 0; successes < 12; ++successes) {
       CAPTURE(call);
       CAPTURE(successes);
-      fake_machine machine;
+      cuda_check::machine machine;
       machine.fail(call, 719, successes);
       try {
-        fake_devices devices(fake_cuda{&machine}, {.records = 3});
+        fake_devices devices(cuda_check::api{&machine}, {.records = 3});
         for (const int d : {0, 1}) {
-          const cuda_backend<fake_cuda> backend(devices, d, "a rank");
+          const cuda_backend<cuda_check::api> backend(devices, d, "a rank");
           const auto made = tensor_traits<fake_tensor>::make({2, 2}, backend.compute_queue());
           const auto numbers = backend.make_numbers(2);
         }
@@ -217,12 +217,13 @@ TEST_CASE("[threads] whatever call fails while something is made, nothing is lef
 }
 
 TEST_CASE("[threads] errors name the call, the place and the device") {
-  fake_machine machine;
-  fake_devices devices(fake_cuda{&machine});
+  cuda_check::machine machine;
+  fake_devices devices(cuda_check::api{&machine});
   const auto q = devices.make_queue(1, "rank 3's computations");
   machine.fail("cudaEventRecord", 719);
   CHECK_THROWS_WITH_AS((void)q.record(),
-                       "cudaEventRecord failed for rank 3's computations on device 1: an error of the fake (719)", cuda_error);
+                       "cudaEventRecord failed for rank 3's computations on device 1: an error of the strict device (719)",
+                       cuda_error);
   machine.fail("cudaStreamSynchronize", 2);
   CHECK_THROWS_WITH_AS(q.finish(), "cudaStreamSynchronize failed for rank 3's computations on device 1: out of memory (2)",
                        cuda_error);

@@ -45,18 +45,18 @@ struct measured_run {
 };
 
 /// `steps` steps with everything between ranks by way of the hosts; every rank on a device of its own.
-measured_run run_staged(fake_machine& machine, const task<double>& t, const schedule& order, const executor_options& options,
-                        const hetsched::link& network, int steps) {
+measured_run run_staged(cuda_check::machine& machine, const task<double>& t, const schedule& order,
+                        const executor_options& options, const hetsched::link& network, int steps) {
   using communicator = host_transport;
-  using stager = cuda_stager<fake_tensor, fake_cuda>;
-  using backend = cuda_backend<fake_cuda>;
+  using stager = cuda_stager<fake_tensor, cuda_check::api>;
+  using backend = cuda_backend<cuda_check::api>;
   measured_run result;
   result.outcome.losses.assign(t.inputs.size(), 0);
   result.outcome.gradients.resize(order.rank_of.size());
   std::vector<std::vector<double>> losses(static_cast<std::size_t>(order.ranks));
   std::vector<double> step_s(losses.size(), 0);
   std::vector<std::size_t> most(losses.size(), 0);
-  fake_devices devices(fake_cuda{&machine}, {.records = 256});
+  fake_devices devices(cuda_check::api{&machine}, {.records = 256});
   std::vector<communicator> ends;
   for (auto& end : thread_communicator<matrix<double>>::connect(order.ranks)) {
     auto* const bytes = &most[static_cast<std::size_t>(end.rank())];
@@ -119,7 +119,7 @@ TEST_CASE("[threads] tensors in chunks by way of the hosts have the bits of whol
       const auto order = staged_order(name, 2, 4);
       if (order.directions == 2) continue;  // gradients of two directions are summed from device to device
       const task<double> t(static_cast<std::uint64_t>(number), std::vector<int>(static_cast<std::size_t>(order.stages), 1), 4);
-      fake_machine machine(
+      cuda_check::machine machine(
           {.seed = static_cast<std::uint64_t>(number), .lazy = number % 3 == 0, .in_order = number % 2 == 0, .launch_queue = 32});
       const auto done = run_staged(machine, t, order, {.deadline_s = 20, .staging_chunk_bytes = chunk_bytes},
                                    {.latency_s = 0, .bandwidth = std::numeric_limits<double>::infinity()}, 2);
@@ -140,7 +140,7 @@ TEST_CASE("[threads] copies in chunks overlap with each other and with the netwo
   const auto best_of = [&](std::size_t chunk_bytes) {
     double best_s = 1e9;
     for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-      fake_machine machine({.seed = seed, .copy_s_per_byte = takes_s / bytes});
+      cuda_check::machine machine({.seed = seed, .copy_s_per_byte = takes_s / bytes});
       const auto done = run_staged(machine, t, order, {.deadline_s = 20, .staging_chunk_bytes = chunk_bytes},
                                    {.latency_s = 0, .bandwidth = bytes / takes_s}, 2);
       CHECK(done.outcome == reference(t, order));
@@ -186,15 +186,16 @@ TEST_CASE("[threads] random schedules with NCCL on some edges and the hosts' net
     const task<double> t(static_cast<std::uint64_t>(instance), std::vector<int>(static_cast<std::size_t>(order.stages), 1),
                          order.microbatches);
     const bool is_short = random.integer(0, 1) == 0;
-    fake_machine machine({.seed = static_cast<std::uint64_t>(random.integer(1, 1 << 30)),
-                          .devices = order.ranks,
-                          .most_turns_late = random.integer(0, 8),
-                          .lazy = random.integer(0, 1) == 0,
-                          .in_order = random.integer(0, 1) == 0,
-                          .launch_queue = is_short ? std::size_t{32} : std::size_t{1024}});
+    cuda_check::machine machine({.seed = static_cast<std::uint64_t>(random.integer(1, 1 << 30)),
+                                 .devices = order.ranks,
+                                 .most_turns_late = random.integer(0, 8),
+                                 .lazy = random.integer(0, 1) == 0,
+                                 .in_order = random.integer(0, 1) == 0,
+                                 .launch_queue = is_short ? std::size_t{32} : std::size_t{1024}});
     fake_nccl_world world(machine, {.turns_late = random.integer(0, 3)});
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, is_short ? 2 : 16))});
+      fake_devices devices(cuda_check::api{&machine},
+                           {.records = static_cast<std::size_t>(random.integer(1, is_short ? 2 : 16))});
       const auto places = numbered_places(order.ranks);
       try {
         const auto done = run_on_fake<true>(devices, connect_mixed(devices, world, places, direct), places, t, order,
@@ -249,14 +250,14 @@ TEST_CASE("[threads] two clusters that NCCL cannot join, and ranks on hosts, are
       }();
       if (order.directions == 2) continue;  // gradients of two directions are summed from device to device
       const task<double> t(static_cast<std::uint64_t>(number), std::vector<int>(static_cast<std::size_t>(order.stages), 1), 6);
-      fake_machine machine({.seed = static_cast<std::uint64_t>(number),
-                            .devices = 4,
-                            .lazy = number % 3 == 0,
-                            .in_order = number % 2 == 0,
-                            .launch_queue = 32});
+      cuda_check::machine machine({.seed = static_cast<std::uint64_t>(number),
+                                   .devices = 4,
+                                   .lazy = number % 3 == 0,
+                                   .in_order = number % 2 == 0,
+                                   .launch_queue = 32});
       fake_nccl_world world(machine);
       {
-        fake_devices devices(fake_cuda{&machine}, {.records = 2});
+        fake_devices devices(cuda_check::api{&machine}, {.records = 2});
         const auto done =
             run_on_fake<true>(devices, connect_mixed(devices, world, places, [&](const edge& e) { return joined(e.from, e.to); }),
                               places, t, order, {.deadline_s = 20}, 2);
@@ -272,9 +273,9 @@ TEST_CASE("[threads] routes that do not fit the schedule are refused, and a devi
   const auto order = staged_order("1f1b", 3, 4);
   const task<double> t(1, {1, 1, 1}, 4);
   const auto error_of = [&](const std::vector<int>& places, const schedule& what, const is_direct& direct, bool lost) {
-    fake_machine machine({.seed = 3, .devices = 3});
+    cuda_check::machine machine({.seed = 3, .devices = 3});
     fake_nccl_world world(machine);
-    fake_devices devices(fake_cuda{&machine});
+    fake_devices devices(cuda_check::api{&machine});
     auto ends = connect_mixed(devices, world, places, direct);
     try {
       if (lost) {

@@ -25,7 +25,7 @@ using namespace hetsched::test;
 
 namespace {
 
-using step_graph = cuda_step_graph<fake_tensor, fake_stage, fake_cuda>;
+using step_graph = cuda_step_graph<fake_tensor, fake_stage, cuda_check::api>;
 
 fake_tensor put(const fake_queue& q, const matrix<double>& from) {
   const auto here = q.make_current();
@@ -79,16 +79,16 @@ TEST_CASE("a captured step has the bits of the executor's reference, under rando
     std::vector<int> layers, places;
     for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
     const task<double> t(static_cast<std::uint64_t>(instance), layers, order.microbatches);
-    const fake_habits habits{.seed = static_cast<std::uint64_t>(instance) + 1,
-                             .devices = random.integer(1, 3),
-                             .most_turns_late = random.integer(0, 8),
-                             .lazy = random.integer(0, 1) == 0,
-                             .in_order = random.integer(0, 1) == 0,
-                             .reach = random.integer(0, 1) == 0};
+    const cuda_check::habits habits{.seed = static_cast<std::uint64_t>(instance) + 1,
+                                    .devices = random.integer(1, 3),
+                                    .most_turns_late = random.integer(0, 8),
+                                    .lazy = random.integer(0, 1) == 0,
+                                    .in_order = random.integer(0, 1) == 0,
+                                    .reach = random.integer(0, 1) == 0};
     for (int r = 0; r < order.ranks; ++r) places.push_back(random.integer(0, habits.devices - 1));
-    fake_machine machine(habits);
+    cuda_check::machine machine(habits);
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 16))});
+      fake_devices devices(cuda_check::api{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 16))});
       CHECK(run_captured(devices, places, t, order, 1 + instance % 4) == reference(t, order));
     }
     for (const auto& r : machine.reports()) FAIL_CHECK(r);
@@ -114,9 +114,9 @@ TEST_CASE("every named schedule is captured: a GPU for each rank, and one for al
                                       8);
     const task<double> t(7, std::vector<int>(static_cast<std::size_t>(order.stages), 1), order.microbatches);
     for (const bool alone : {false, true}) {
-      fake_machine machine({.seed = 11, .devices = ranks});
+      cuda_check::machine machine({.seed = 11, .devices = ranks});
       {
-        fake_devices devices(fake_cuda{&machine});
+        fake_devices devices(cuda_check::api{&machine});
         const auto places = alone ? std::vector<int>(ranks, 0) : std::vector<int>{0, 1, 2, 3};
         CHECK(run_captured(devices, places, t, order, 3) == reference(t, order));
       }
@@ -136,9 +136,9 @@ TEST_CASE("recomputation and forwards alone are captured") {
       }
   const task<double> t(5, {2, 1}, 4);
   for (const auto& order : {again, forwards_of(again)}) {
-    fake_machine machine({.seed = 3, .devices = 2});
+    cuda_check::machine machine({.seed = 3, .devices = 2});
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       const auto found = run_captured(devices, {0, 1}, t, order, 3);
       CHECK(found.losses == reference(t, one_f_one_b({2, 1}, 4)).losses);
       if (!is_forward_only(order)) CHECK(found == reference(t, one_f_one_b({2, 1}, 4)));
@@ -150,10 +150,10 @@ TEST_CASE("recomputation and forwards alone are captured") {
 
 TEST_CASE("a captured step is one launch, whatever there is to do, and needs no more memory") {
   const task<double> t(3, {4, 4}, 16);
-  fake_machine machine({.seed = 5, .devices = 2});
+  cuda_check::machine machine({.seed = 5, .devices = 2});
   std::vector<std::size_t> kernels, copies, graphs, events, in_use;
   {
-    fake_devices devices(fake_cuda{&machine});
+    fake_devices devices(cuda_check::api{&machine});
     const auto order = one_f_one_b({2, 1}, 16);
     CHECK(run_captured(devices, {0, 1}, t, order, 5, [&](int) {
             kernels.push_back(machine.calls("cudaLaunchKernel"));
@@ -174,9 +174,9 @@ TEST_CASE("what is done between captured steps is done before the next one: upda
   const task<double> t(4, {2, 1, 2}, 4);
   const auto order = one_f_one_b({3, 2, 1}, 4);
   const std::vector<int> places{0, 1, 2};
-  fake_machine machine({.seed = 8, .devices = 3});
+  cuda_check::machine machine({.seed = 8, .devices = 3});
   {
-    fake_devices devices(fake_cuda{&machine});
+    fake_devices devices(cuda_check::api{&machine});
     struct training {
       step_graph graph;
       std::vector<fake_tensor> inputs, targets;
@@ -243,11 +243,11 @@ struct gain_stage {
 
 TEST_CASE("gradients that are members of stages, and that other queues read between steps") {
   for (const int microbatches : {1, 3}) {
-    fake_machine machine({.seed = 6, .devices = 2, .lazy = true});
+    cuda_check::machine machine({.seed = 6, .devices = 2, .lazy = true});
     {
-      fake_devices devices(fake_cuda{&machine});
-      cuda_step_graph<fake_tensor, gain_stage, fake_cuda> graph(devices, one_f_one_b({2, 1}, microbatches), {0, 1},
-                                                                [](int, const fake_queue& q) { return gain_stage(q); });
+      fake_devices devices(cuda_check::api{&machine});
+      cuda_step_graph<fake_tensor, gain_stage, cuda_check::api> graph(devices, one_f_one_b({2, 1}, microbatches), {0, 1},
+                                                                      [](int, const fake_queue& q) { return gain_stage(q); });
       const auto reader = devices.make_queue(0, "a reader");
       random_source random(3);
       std::vector<fake_tensor> inputs, targets;
@@ -277,9 +277,9 @@ TEST_CASE("gradients that are members of stages, and that other queues read betw
 }
 
 TEST_CASE("behind a capture that has failed all memory can be used and freed") {
-  fake_machine machine({.seed = 2, .devices = 2});
+  cuda_check::machine machine({.seed = 2, .devices = 2});
   {
-    fake_devices devices(fake_cuda{&machine});
+    fake_devices devices(cuda_check::api{&machine});
     const task<double> t(1, {1, 1}, 2);
     const fake_queue host(devices);
     {
@@ -308,10 +308,10 @@ TEST_CASE("what is captured in no order is found: transfers that do not wait for
   const task<double> t(9, {1, 1, 1}, 4);
   const auto order = one_f_one_b({3, 2, 1}, 4);
   for (const auto m : {mistake::none, mistake::no_begin_read, mistake::no_end_read, mistake::no_end_write}) {
-    fake_machine machine({.seed = 2, .devices = 3});
+    cuda_check::machine machine({.seed = 2, .devices = 3});
     bool found = false;
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       step_graph graph(devices, order, {0, 1, 2}, [&](int s, const fake_queue& q) { return stage_on(q, t, s); });
       std::vector<fake_tensor> inputs, targets;
       for (std::size_t k = 0; k < t.inputs.size(); ++k) {
@@ -338,8 +338,8 @@ TEST_CASE("what is captured in no order is found: transfers that do not wait for
 TEST_CASE("what a captured step cannot do is refused") {
   const task<double> t(1, {1, 1}, 2);
   const auto order = one_f_one_b({2, 1}, 2);
-  fake_machine machine({.devices = 2});
-  fake_devices devices(fake_cuda{&machine});
+  cuda_check::machine machine({.devices = 2});
+  fake_devices devices(cuda_check::api{&machine});
   const auto make = [&](int s, const fake_queue& q) { return stage_on(q, t, s); };
   CHECK_THROWS_WITH_AS(step_graph(devices, order, {0, -1}, make), "rank 1 is on the host, and a CUDA graph is of GPUs",
                        input_error);

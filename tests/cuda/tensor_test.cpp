@@ -23,9 +23,9 @@ TEST_CASE("[threads] what is done to tensors on a queue is what is done on the h
   for (int instance = 0; instance < 60; ++instance) {
     CAPTURE(instance);
     random_source random(static_cast<std::uint64_t>(instance) + 1);
-    fake_machine machine({.seed = static_cast<std::uint64_t>(instance) + 1, .lazy = instance % 2 == 0});
+    cuda_check::machine machine({.seed = static_cast<std::uint64_t>(instance) + 1, .lazy = instance % 2 == 0});
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       const int place = instance % 3 - 1;
       const auto q = place < 0 ? fake_queue(devices) : devices.make_queue(place, "work");
       const auto other = devices.make_queue(1, "slices");
@@ -65,9 +65,9 @@ TEST_CASE("[threads] what is done to tensors on a queue is what is done on the h
 
 TEST_CASE("what the host does to tensors is seen: one that does not wait for a copy is caught") {
   for (const bool hasty : {false, true}) {
-    fake_machine machine({.lazy = true, .hasty = hasty});
+    cuda_check::machine machine({.lazy = true, .hasty = hasty});
     {
-      fake_devices devices(fake_cuda{&machine});
+      fake_devices devices(cuda_check::api{&machine});
       const fake_queue here(devices);
       const auto q = devices.make_queue(0, "copies");
       const auto make = [&](const fake_queue& on) { return detail::make_tensor<fake_tensor>({2, 2}, on); };

@@ -73,7 +73,8 @@ fake_tensor toy_loss(const fake_tensor& output, const fake_tensor& target, const
     for (std::size_t k = 0; k < n; ++k) view.write(g)[k] /= rows;
     *view.write(&value) /= rows;
   };
-  kernel(q, "loss", {{gradient.data(), gradient.size() * sizeof(double), true}, {&value, sizeof(double), true}}, std::move(body));
+  cuda_check::launch(q, "loss", {{gradient.data(), gradient.size() * sizeof(double), true}, {&value, sizeof(double), true}},
+                     std::move(body));
   return gradient;
 }
 
@@ -183,7 +184,7 @@ found on_hosts(const real_toy& t, const training_layout& layout, const how& h) {
 template <class Backend, bool Staged, class Communicator>
 found on_fake(fake_devices& devices, std::vector<Communicator> ends, const std::vector<int>& places, const real_toy& t,
               const training_layout& layout, const how& h) {
-  using stager = std::conditional_t<Staged, cuda_stager<fake_tensor, fake_cuda>, no_stager>;
+  using stager = std::conditional_t<Staged, cuda_stager<fake_tensor, cuda_check::api>, no_stager>;
   std::vector<found> all(places.size());
   hetsched::run_on_threads(std::move(ends), [&](Communicator& comm) {
     const auto r = static_cast<std::size_t>(comm.rank());
@@ -206,20 +207,20 @@ found on_fake(fake_devices& devices, std::vector<Communicator> ends, const std::
   });
   return merge(all);
 }
-template <class Backend = cuda_backend<fake_cuda>>
-found on_fake(fake_machine& machine, const std::vector<int>& places, const real_toy& t, const training_layout& layout,
+template <class Backend = cuda_backend<cuda_check::api>>
+found on_fake(cuda_check::machine& machine, const std::vector<int>& places, const real_toy& t, const training_layout& layout,
               const how& h) {
-  fake_devices devices(fake_cuda{&machine}, {.records = 256});
-  return on_fake<Backend, false>(devices, cuda_local_communicator<fake_tensor, fake_cuda>::connect(devices, places), places, t,
-                                 layout, h);
+  fake_devices devices(cuda_check::api{&machine}, {.records = 256});
+  return on_fake<Backend, false>(devices, cuda_local_communicator<fake_tensor, cuda_check::api>::connect(devices, places), places,
+                                 t, layout, h);
 }
 
 /// By way of the hosts: tensors of stages in chunks, gradients through pinned memory.
-found on_network(fake_machine& machine, const real_toy& t, const training_layout& layout, const how& h) {
+found on_network(cuda_check::machine& machine, const real_toy& t, const training_layout& layout, const how& h) {
   const int ranks = layout.ranks();
   std::vector<int> places;
   for (int r = 0; r < ranks; ++r) places.push_back(r);
-  fake_devices devices(fake_cuda{&machine}, {.records = 256});
+  fake_devices devices(cuda_check::api{&machine}, {.records = 256});
   std::vector<host_transport> ends;
   for (auto& end : thread_communicator<matrix<double>>::connect(ranks))
     ends.emplace_back(
@@ -229,7 +230,7 @@ found on_network(fake_machine& machine, const real_toy& t, const training_layout
         machine);
   auto staged = layout;
   for (auto& line : staged.pipelines) line.order = by_way_of_hosts(line.order, [](int, int) { return true; });
-  return on_fake<cuda_backend<fake_cuda>, true>(devices, std::move(ends), places, t, staged, h);
+  return on_fake<cuda_backend<cuda_check::api>, true>(devices, std::move(ends), places, t, staged, h);
 }
 
 training_layout layout_of(const real_toy& t, std::string_view name, int ranks, int microbatches, std::vector<int> data = {},
@@ -262,7 +263,7 @@ std::vector<training_case> cases() {
   return all;
 }
 
-void expect_clean(fake_machine& machine) {
+void expect_clean(cuda_check::machine& machine) {
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
   for (const auto& l : machine.leaks()) FAIL_CHECK(l);
 }
@@ -281,7 +282,7 @@ TEST_CASE("[threads] trainings on fake GPUs, and on GPUs and hosts, have the bit
     for (int r = 0; r < c.layout.ranks(); ++r) own.push_back(r), one.push_back(0), mixed.push_back(r % 3 - 1);
     for (const auto& places : {own, one, mixed}) {
       CAPTURE(places[0]);
-      fake_machine machine({.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0});
+      cuda_check::machine machine({.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0});
       CHECK(on_fake(machine, places, c.model, c.layout, c.run) == wanted);
       expect_clean(machine);
       if (sanitizer_share > 1) break;
@@ -296,7 +297,7 @@ TEST_CASE("[threads] trainings on fake GPUs whose hosts share a network have the
     if (line.ranks() > line.order.ranks) continue;  // slices of groups are not copied by way of hosts
     const auto text = to_csv(line.order);
     CAPTURE(text);
-    fake_machine machine({.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0});
+    cuda_check::machine machine({.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0});
     CHECK(on_network(machine, c.model, c.layout, c.run) == on_hosts(c.model, c.layout, c.run));
     expect_clean(machine);
   }
@@ -308,13 +309,14 @@ TEST_CASE("[threads] trainings over NCCL have the bits of hosts, also where the 
     const auto text = to_csv(c.layout.pipelines[0].order);
     CAPTURE(text);
     CAPTURE(c.layout.ranks());
-    fake_machine machine({.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0, .launch_queue = 32});
+    cuda_check::machine machine(
+        {.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0, .launch_queue = 32});
     fake_nccl_world world(machine);
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = 64});
+      fake_devices devices(cuda_check::api{&machine}, {.records = 64});
       const int ranks = c.layout.ranks();
-      CHECK(on_fake<cuda_backend<fake_cuda>, false>(devices, connect_nccl(devices, world, ranks), numbered_places(ranks), c.model,
-                                                    c.layout, c.run) == on_hosts(c.model, c.layout, c.run));
+      CHECK(on_fake<cuda_backend<cuda_check::api>, false>(devices, connect_nccl(devices, world, ranks), numbered_places(ranks),
+                                                          c.model, c.layout, c.run) == on_hosts(c.model, c.layout, c.run));
     }
     expect_clean(machine);
   }
@@ -338,12 +340,12 @@ TEST_CASE("[threads] trainings over NCCL between some ranks and the hosts' netwo
     for (auto& one : layout.pipelines)
       one.order =
           by_way_of_hosts(one.order, [&](int from, int to) { return !direct(one.first_rank + from, one.first_rank + to); });
-    fake_machine machine({.seed = ++seed, .devices = 8, .in_order = seed % 3 == 0, .launch_queue = 32});
+    cuda_check::machine machine({.seed = ++seed, .devices = 8, .in_order = seed % 3 == 0, .launch_queue = 32});
     fake_nccl_world world(machine);
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = 64});
+      fake_devices devices(cuda_check::api{&machine}, {.records = 64});
       auto ends = connect_mixed(devices, world, places, [&](const edge& e) { return direct(e.from, e.to); });
-      CHECK(on_fake<cuda_backend<fake_cuda>, true>(devices, std::move(ends), places, c.model, layout, c.run) ==
+      CHECK(on_fake<cuda_backend<cuda_check::api>, true>(devices, std::move(ends), places, c.model, layout, c.run) ==
             on_hosts(c.model, c.layout, c.run));
     }
     expect_clean(machine);
@@ -356,10 +358,10 @@ TEST_CASE("[threads] a step that is skipped leaves parameters as they are, and t
   const how three{.steps = 3};
   for (const bool over_nccl : {false, true}) {
     CAPTURE(over_nccl);
-    fake_machine machine({.seed = 7, .devices = 3});
+    cuda_check::machine machine({.seed = 7, .devices = 3});
     fake_nccl_world world(machine);
     {
-      fake_devices devices(fake_cuda{&machine}, {.records = 64});
+      fake_devices devices(cuda_check::api{&machine}, {.records = 64});
       const auto places = numbered_places(3);
       const auto run = [&](auto ends, const how& h, double bad_target) {
         using communicator = typename decltype(ends)::value_type;
@@ -367,7 +369,7 @@ TEST_CASE("[threads] a step that is skipped leaves parameters as they are, and t
         std::vector<int> skipped(3, 0);
         hetsched::run_on_threads(std::move(ends), [&](communicator& comm) {
           const auto r = static_cast<std::size_t>(comm.rank());
-          const cuda_backend<fake_cuda> own(devices, places[r], "rank " + std::to_string(r));
+          const cuda_backend<cuda_check::api> own(devices, places[r], "rank " + std::to_string(r));
           const auto bound = own.bind();
           const auto q = own.compute_queue();
           auto trainer = hetsched::make_trainer<fake_tensor>(
@@ -394,7 +396,7 @@ TEST_CASE("[threads] a step that is skipped leaves parameters as they are, and t
       };
       const auto with = [&](const how& h, double bad) {
         if (over_nccl) return run(connect_nccl(devices, world, 3), h, bad);
-        return run(cuda_local_communicator<fake_tensor, fake_cuda>::connect(devices, places), h, bad);
+        return run(cuda_local_communicator<fake_tensor, cuda_check::api>::connect(devices, places), h, bad);
       };
       CHECK(with(three, std::numeric_limits<double>::infinity()) == with(three, 0));
     }
@@ -407,15 +409,15 @@ TEST_CASE("[threads] stages that are captured as CUDA graphs train with the bits
   for (const auto& c : cases()) {
     std::vector<int> places;
     for (int r = 0; r < c.layout.ranks(); ++r) places.push_back(r);
-    fake_machine machine({.seed = ++seed, .devices = 8, .in_order = seed % 2 == 0});
+    cuda_check::machine machine({.seed = ++seed, .devices = 8, .in_order = seed % 2 == 0});
     const auto text = to_csv(c.layout.pipelines[0].order);
     CAPTURE(text);
     if (c.layout.pipelines[0].group(0).zero == 2) {
-      CHECK_THROWS_WITH_AS((void)on_fake<cuda_graph_backend<fake_cuda>>(machine, places, c.model, c.layout, c.run),
+      CHECK_THROWS_WITH_AS((void)on_fake<cuda_graph_backend<cuda_check::api>>(machine, places, c.model, c.layout, c.run),
                            "at ZeRO stage 2 gradients are freed in between, so that stages cannot be captured", input_error);
       continue;
     }
-    CHECK(on_fake<cuda_graph_backend<fake_cuda>>(machine, places, c.model, c.layout, c.run) ==
+    CHECK(on_fake<cuda_graph_backend<cuda_check::api>>(machine, places, c.model, c.layout, c.run) ==
           on_hosts(c.model, c.layout, c.run));
     expect_clean(machine);
   }
@@ -432,7 +434,7 @@ TEST_CASE("[threads] a training goes on from the state of another on GPUs, hosts
     CHECK(rest.evaluations == wanted.evaluations);
     CHECK(rest.state == wanted.state);
   };
-  fake_machine machine({.seed = 31});
+  cuda_check::machine machine({.seed = 31});
   const auto begun = on_fake(machine, {0, 1}, t, four, first);
   const how rest{.steps = 3, .begin_with = &begun.state, .first_step = 2};
   expect(on_hosts(t, four, rest));
@@ -446,13 +448,13 @@ TEST_CASE("[threads] a training goes on from the state of another on GPUs, hosts
 TEST_CASE("[threads] ranks whose layers on GPUs begin with other values are named") {
   const real_toy t{.layers = 4}, other{.layers = 4, .seed = 2};
   const auto layout = side_by_side({layout_of(t, "1f1b", 1, 2), layout_of(t, "1f1b", 1, 2)});
-  fake_machine machine({.seed = 5});
-  fake_devices devices(fake_cuda{&machine}, {.records = 64});
-  const auto ends = cuda_local_communicator<fake_tensor, fake_cuda>::connect(devices, {0, 1});
+  cuda_check::machine machine({.seed = 5});
+  fake_devices devices(cuda_check::api{&machine}, {.records = 64});
+  const auto ends = cuda_local_communicator<fake_tensor, cuda_check::api>::connect(devices, {0, 1});
   std::vector<std::string> told(2);
   hetsched::run_on_threads(ends, [&](auto comm) {
     const int r = comm.rank();
-    cuda_backend<fake_cuda> own(devices, r, "rank " + std::to_string(r));
+    cuda_backend<cuda_check::api> own(devices, r, "rank " + std::to_string(r));
     try {
       (void)hetsched::make_trainer<fake_tensor>(
           layout, [&](int l) { return layer_on(own.compute_queue(), r == 0 ? t : other, l); }, shape_after, comm,

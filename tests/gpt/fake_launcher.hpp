@@ -6,15 +6,14 @@
 #include <vector>
 
 #include <gpt_cuda/tensor.hpp>
-
-#include "../cuda/fake_cuda.hpp"
+#include <hetsched/cuda_check/api.hpp>
 
 /// Kernels of the example on the fake: jobs that are told which memory they read and write.
 template <>
-struct gpt_cuda::launcher<hetsched::test::fake_cuda> {
-  using queue = hetsched::cuda_queue<hetsched::test::fake_cuda>;
-  using view = hetsched::test::fake_machine::view;
-  using range = hetsched::test::fake_machine::range;
+struct gpt_cuda::launcher<hetsched::cuda_check::api> {
+  using queue = hetsched::cuda_queue<hetsched::cuda_check::api>;
+  using view = hetsched::cuda_check::machine::view;
+  using range = hetsched::cuda_check::machine::range;
 
   template <class T>
   static void add(std::vector<range>& ranges, const argument<T>& a) {
@@ -41,7 +40,7 @@ struct gpt_cuda::launcher<hetsched::test::fake_cuda> {
   static void launch(const queue& q, Work work, const Arguments&... a) {
     std::vector<range> ranges;
     (add(ranges, a), ...);
-    q.own()->require(q.api().machine->launch(q.stream(), "a kernel", std::move(ranges), std::move(work)), "a kernel");
+    q.own()->require(q.api().gpus->launch(q.stream(), "a kernel", std::move(ranges), std::move(work)), "a kernel");
   }
   template <class Body, class... Arguments>
   static void each(const queue& q, int n, const Body& body, const Arguments&... a) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/cuda_check/api.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
@@ -26,17 +27,15 @@
 #include <gpt/model.hpp>
 #include <gpt_cuda/shape_of.hpp>
 
-#include "../cuda/fake_cuda.hpp"
 #include "fake_launcher.hpp"
 
 using namespace hetsched;
-using namespace hetsched::test;
 
 namespace {
 
-using devices = cuda_devices<fake_cuda>;
-using queue = cuda_queue<fake_cuda>;
-using tensor = gpt_cuda::tensor<fake_cuda>;
+using devices = cuda_devices<cuda_check::api>;
+using queue = cuda_queue<cuda_check::api>;
+using tensor = gpt_cuda::tensor<cuda_check::api>;
 using host_tensor = gpt::tensor<float>;
 
 gpt_cuda::numbers numbers_of(const host_tensor& t) {
@@ -100,7 +99,7 @@ void compare_layer(const gpt::config& m, int layer, const queue& q, bool half, d
   const auto shape = gpt_cuda::shape_of(m, half);
   for (const bool split : {false, true}) {
     CAPTURE(split);
-    auto own = gpt_cuda::operations<fake_cuda>::make_layer(shape, layer, {.first = weights}, q);
+    auto own = gpt_cuda::operations<cuda_check::api>::make_layer(shape, layer, {.first = weights}, q);
     auto own_context = own.make_context();
     const auto own_x = gpt_cuda::upload(q, numbers_of(x)), own_dy = gpt_cuda::upload(q, numbers_of(dy));
     const auto own_y = own.forward(own_x, own_context, q);
@@ -118,7 +117,7 @@ void compare_layer(const gpt::config& m, int layer, const queue& q, bool half, d
     REQUIRE(found.size() == wanted.size());
     for (std::size_t k = 0; k < found.size(); ++k) {
       CAPTURE(k);
-      CHECK(difference(gpt_cuda::download<fake_cuda>(q, found[k]), wanted[k]) < within);
+      CHECK(difference(gpt_cuda::download<cuda_check::api>(q, found[k]), wanted[k]) < within);
     }
   }
 }
@@ -155,10 +154,10 @@ void with_lanes(int lanes, int n, const Body& body, Arguments... a) {
 /// Each layer of a model on the host, or on a fake GPU.
 void compare_layers(int place, bool half, double within) {
   for (const auto& m : kinds()) {
-    fake_machine machine({.devices = 1});
+    cuda_check::machine machine({.devices = 1});
     {
-      devices all(fake_cuda{&machine});
-      const cuda_backend<fake_cuda> own(all, place, "a layer");
+      devices all(cuda_check::api{&machine});
+      const cuda_backend<cuda_check::api> own(all, place, "a layer");
       const auto bound = own.bind();
       for (int l = 0; l < gpt::layer_count(m); ++l) compare_layer(m, l, own.compute_queue(), half, within);
     }
@@ -224,11 +223,11 @@ struct small_training {
   }
 };
 
-gpt_cuda::trained run(const gpt_cuda::training& t, const fake_habits& habits) {
-  fake_machine machine(habits);
+gpt_cuda::trained run(const gpt_cuda::training& t, const cuda_check::habits& habits) {
+  cuda_check::machine machine(habits);
   gpt_cuda::trained found;
   {
-    devices all(fake_cuda{&machine}, {.records = 1024});
+    devices all(cuda_check::api{&machine}, {.records = 1024});
     found = gpt_cuda::train(all, t);
   }
   CHECK(machine.reports() == std::vector<std::string>{});
@@ -342,21 +341,21 @@ TEST_CASE("stages that are captured train as those that are not, and layers are 
   CHECK(found.losses == wanted.losses);
   CHECK(found.losses.size() == 4);
   t.places[1] = -1;
-  fake_machine machine({.devices = 2});
-  devices all(fake_cuda{&machine});
+  cuda_check::machine machine({.devices = 2});
+  devices all(cuda_check::api{&machine});
   CHECK_THROWS_AS((void)gpt_cuda::train(all, t), error);
 
   const auto b = small.draw(0, 0, small.samples);
   std::vector<int> told;
   const auto costs =
-      gpt_cuda::operations<fake_cuda>::time_layers(all, 0,
-                                                   {.model = gpt_cuda::shape_of(small.model, false),
-                                                    .samples = small.samples,
-                                                    .first_weights = [&](int l) { return first_weights(small.model, l); },
-                                                    .data = {numbers_of(b.inputs), numbers_of(b.targets)},
-                                                    .warmup = 1,
-                                                    .repeats = 3,
-                                                    .before = [&](int l) { told.push_back(l); }});
+      gpt_cuda::operations<cuda_check::api>::time_layers(all, 0,
+                                                         {.model = gpt_cuda::shape_of(small.model, false),
+                                                          .samples = small.samples,
+                                                          .first_weights = [&](int l) { return first_weights(small.model, l); },
+                                                          .data = {numbers_of(b.inputs), numbers_of(b.targets)},
+                                                          .warmup = 1,
+                                                          .repeats = 3,
+                                                          .before = [&](int l) { told.push_back(l); }});
   CHECK(told == std::vector<int>{0, 1, 3});
   REQUIRE(costs.size() == 4);
   const auto rows = b.inputs.rows(), hidden = static_cast<std::size_t>(small.model.hidden);
@@ -368,7 +367,7 @@ TEST_CASE("stages that are captured train as those that are not, and layers are 
   CHECK(costs[3].took.output_bytes == static_cast<bytes_t>(4 * rows * 31));
   for (const auto& c : costs) CHECK(c.took.forward.median_s > 0);
   const auto gpu = gpt_cuda::measure_device(all, 1, 8, {.bytes = {64, 4096}, .warmup = 1, .repeats = 3});
-  CHECK(gpu.name == "fake kind 0");
+  CHECK(gpu.name == "strict device of kind 0");
   CHECK(gpu.memory_bandwidth > 0);
   for (const auto p : {precision::fp32, precision::bf16}) CHECK(gpu.peak_flops[static_cast<std::size_t>(p)] > 0);
   const auto products = gpt_cuda::time_product<float>(all, 1, {.m = 3, .n = 5, .k = 7}, 4);
@@ -410,15 +409,15 @@ TEST_CASE("several pipelines, data ranks, shared states and recomputation train 
 
 TEST_CASE("sums of squares by kernels have the bits of the host's, of any cut, and tell what is not finite") {
   random_source random(11);
-  fake_machine machine({.seed = 3});
+  cuda_check::machine machine({.seed = 3});
   {
-    devices all(fake_cuda{&machine});
-    const cuda_backend<fake_cuda> own(all, 0, "squares");
+    devices all(cuda_check::api{&machine});
+    const cuda_backend<cuda_check::api> own(all, 0, "squares");
     const auto bound = own.bind();
     const auto q = own.compute_queue();
     auto told = own.make_numbers(hetsched::detail::square_sum::told);
     const auto sum_of = [&](const tensor& t, const strided_runs& r) {
-      gpt_cuda::operations<fake_cuda>::squares(t, r, q, told.data());
+      gpt_cuda::operations<cuda_check::api>::squares(t, r, q, told.data());
       q.finish();
       return hetsched::detail::square_sum::read(
           std::span<const double, hetsched::detail::square_sum::told>(std::as_const(told).begin(), 5));

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include <hetsched/cuda/local_communicator.hpp>
+#include <hetsched/cuda_check/api.hpp>
 #include <hetsched/gloo.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 
@@ -56,7 +57,6 @@ outcome<plan_file> plan_for(const gpt::config&, const equal_ranks&, std::vector<
 
 #include <gpt_cuda/timing.hpp>
 
-#include "../cuda/fake_cuda.hpp"
 #include "../cuda/fake_nccl.hpp"
 #include "fake_launcher.hpp"
 
@@ -64,7 +64,7 @@ using namespace hetsched::test;
 
 namespace {
 
-using api = fake_cuda;
+using api = cuda_check::api;
 using fake_tensor = gpt_cuda::tensor<api>;
 using local = cuda_local_communicator<fake_tensor, api>;
 using staged_rank = train::gpu_rank<api, cuda_stager<fake_tensor, api>>;
@@ -130,7 +130,7 @@ void expect_close(const std::vector<double>& a, const std::vector<double>& b, do
 
 /// In one process.
 train::job::result on_local_gpus(const train::job& j, const std::vector<int>& places, std::uint64_t seed) {
-  fake_machine machine({.seed = seed, .devices = 6});
+  cuda_check::machine machine({.seed = seed, .devices = 6});
   train::job::result result;
   {
     cuda_devices<api> all(api{&machine}, {.records = 256});
@@ -150,7 +150,7 @@ train::job::result on_local_gpus(const train::job& j, const std::vector<int>& pl
 train::job::result on_processes(train::job j, const std::vector<int>& places, std::uint64_t seed) {
   const folder store("gpu-rank-test-" + std::to_string(seed));
   j.given.place.transport = "gloo";
-  fake_machine machine({.seed = seed, .devices = 6});
+  cuda_check::machine machine({.seed = seed, .devices = 6});
   fake_nccl_world world(machine);
   train::job::result result;
   std::vector<std::exception_ptr> failures(places.size());

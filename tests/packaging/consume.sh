@@ -105,6 +105,11 @@ component_cuda() {
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;cuda"
   build_and_run cuda_app
 }
+component_cuda_check() {
+  install
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;cuda_check"
+  build_and_run cuda_check_app
+}
 component_nccl() {
   install
   find "$work/prefix" -name hetsched-nccl-targets.cmake | grep -q . || { echo "skipped: built without NCCL"; exit 77; }

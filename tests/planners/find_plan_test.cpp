@@ -321,6 +321,45 @@ TEST_CASE("find_plan of a transformer is that of its costs, and remembers them")
   CHECK(found->setting.precision == "fp16");
 }
 
+TEST_CASE("a model that only fits a device which works by itself has a plan, and an idle device changes nothing") {
+  cluster one;
+  one.subclusters.push_back({"g", *find_device("RTX4090"), 1, 1, {5e-6, 1e9}, {10e-6, 1e9}});
+  const transformer model = gpt({.layers = 6, .hidden = 1024, .heads = 16, .vocab = 32000, .sequence = 512});
+  const training_cost_options options{.recompute = {recomputation::full}, .zero = {0}};
+  const auto least = [&] {  // of a device that needs no communicators
+    const auto costs = training_costs(one, model, options)(1);
+    const auto where = costs.placements({0, 1, 1}).front();
+    return memory_of(costs.stage({0, costs.layer_count()}, where), alone(costs.overheads(where)), 1).total();
+  }();
+  one.subclusters[0].device.memory_bytes = least;
+  auto two = one;
+  two.subclusters.push_back(one.subclusters[0]);
+  two.subclusters[1].name = "idle";
+  two.subclusters[1].device.memory_bytes = least / 8;
+  for (const auto* hardware : {&one, &two})
+    for (const std::string planner : {"", "interop_dp", "hetauto_exact"}) {
+      CAPTURE(planner);
+      CAPTURE(hardware->subclusters.size());
+      const auto found = find_plan(*hardware, model, {.global_batch = 4, .planner = planner}, options);
+      REQUIRE(found);
+      REQUIRE(found->pipelines.size() == 1);
+      CHECK(found->pipelines[0].microbatch_size == 1);
+      const auto& s = found->pipelines[0].stages.at(0);
+      CHECK(s.memory_bytes <= least);
+      CHECK(s.memory_bytes > least * 99 / 100);
+      CHECK(found->evidence->objective_value == found->predicted.iteration_s);
+      CHECK(found->evidence->complete == (hardware == &one));
+      const auto again = evaluate(*hardware, training_costs(*hardware, model, options), *found);
+      REQUIRE(again);
+      CHECK(again->shortage.empty());
+      CHECK(again->plan.predicted.iteration_s == found->predicted.iteration_s);
+    }
+  const auto predicted = [&](const cluster& c) { return find_plan(c, model, {.global_batch = 4}, options)->pipelines; };
+  CHECK(predicted(one) == predicted(two));
+  one.subclusters[0].device.memory_bytes = least - 1;
+  CHECK(!find_plan(one, model, {.global_batch = 4}, options));
+}
+
 TEST_CASE("planners that share a book make the plans that they make alone, and ask no layer twice") {
   random_source random(20261127);
   int plans = 0;

@@ -9,6 +9,7 @@ vcpkg_check_features(OUT_FEATURE_OPTIONS features
     eigen HETSCHED_EIGEN
     gloo HETSCHED_GLOO
     cuda HETSCHED_CUDA
+    cuda-check HETSCHED_CUDA_CHECK
     nccl HETSCHED_NCCL
     compiled HETSCHED_BUILD_COMPILED
 )

@@ -105,6 +105,85 @@ class plan_finder {
   }
 
   [[nodiscard]] outcome<plan> run() {
+    auto found = of_many_devices();
+    auto one = on_one_device();
+    if (!one || (found && objective_of(*found) <= objective_of(*one))) return found;
+    if (found && found->evidence) {
+      auto& told = one->evidence.emplace(*found->evidence);
+      told.objective_value = objective_of(*one);
+      told.objective_bound = std::min(told.objective_bound, told.objective_value);
+    }
+    if (request_.met) request_.met(*one);
+    return *std::move(one);
+  }
+
+  /// The first plan that the whole search meets, for which request.wait_for_first has the patience.
+  [[nodiscard]] outcome<plan> first_of_all() const {
+    std::atomic<bool> any = false;
+    auto patient = request_;
+    patient.go_on = [&] { return !any && request_.wait_for_first(); };
+    patient.met = [&](const plan& p) {
+      any = true;
+      if (request_.met) request_.met(p);
+    };
+    return plan_finder(hardware_, costs_, patient, planner_).searched();
+  }
+
+ private:
+  // Planners know the memory of devices that work with others; one that works by itself has more. The best plan on one device
+  // that needs more than they know of; none if there is none.
+  [[nodiscard]] std::optional<plan> on_one_device() const {
+    std::optional<plan> best;
+    const int devices = hardware_.device_count();
+    if (request_.use_all_devices && devices > 1) return best;
+    for (const int size :
+         request_.microbatch_size > 0 ? std::vector{request_.microbatch_size} : microbatch_sizes(request_.global_batch)) {
+      if (request_.lacks && !request_.lacks(size).empty()) continue;
+      const auto costs = costs_(size);
+      const layer_range all{0, costs.layer_count()};
+      bool any = false;
+      for (int k = 0; k < static_cast<int>(hardware_.subclusters.size()); ++k)
+        for (const auto& where : costs.placements({k, 1, 1})) {
+          const auto more = costs.overheads(where);
+          if (alone(more) == more) continue;
+          const auto held = costs.stage(all, where);
+          const auto capacity = at(hardware_.subclusters, k).device.memory_bytes;
+          if (memory_of(held, alone(more), 1).total() > capacity) continue;
+          any = true;
+          if (memory_of(held, more, 1).total() <= capacity) continue;
+          auto judged = judged_alone(where, all, size);
+          if (judged && (!best || objective_of(*judged) < objective_of(*best))) best = std::move(judged);
+        }
+      if (!any) break;  // nor with larger ones
+    }
+    if (best)
+      best->evidence = search_evidence{.objective_value = objective_of(*best),
+                                       .objective_bound = devices == 1 ? objective_of(*best) : 0,
+                                       .complete = devices == 1,
+                                       .space = "all layers on one device"};
+    return best;
+  }
+
+  [[nodiscard]] std::optional<plan> judged_alone(const placement& where, layer_range all, int size) const {
+    pipeline_plan line{.microbatches = request_.global_batch / size, .microbatch_size = size};
+    line.schedule.name = schedule_.empty() ? std::string(schedule_name(request_.how.warmup)) : schedule_;
+    line.stages.push_back({.layers = all,
+                           .devices = {{where.mesh, 0}},
+                           .degrees = where.degrees,
+                           .recompute = where.recompute,
+                           .zero = where.zero});
+    plan p;
+    p.planner = planner_.name;
+    p.objective = request_.objective;
+    p.pipelines.push_back(std::move(line));
+    if (request_.target && !gaps(p, *request_.target).empty()) return {};
+    auto judged = evaluate(hardware_, costs_, std::move(p), judging());
+    if (!judged || !judged->shortage.empty() || judged->plan.predicted.iteration_s > request_.deadline_s) return {};
+    judged->plan.setting = request_.setting;
+    return std::move(judged->plan);
+  }
+
+  [[nodiscard]] outcome<plan> of_many_devices() {
     auto found = searched();
     if (go_on() || (!found && found.why_not().why != refusal::kind::stopped) ||
         (found && found->evidence && found->evidence->complete))
@@ -123,19 +202,6 @@ class plan_finder {
     return soon;
   }
 
-  /// The first plan that the whole search meets, for which request.wait_for_first has the patience.
-  [[nodiscard]] outcome<plan> first_of_all() const {
-    std::atomic<bool> any = false;
-    auto patient = request_;
-    patient.go_on = [&] { return !any && request_.wait_for_first(); };
-    patient.met = [&](const plan& p) {
-      any = true;
-      if (request_.met) request_.met(p);
-    };
-    return plan_finder(hardware_, costs_, patient, planner_).searched();
-  }
-
- private:
   [[nodiscard]] outcome<plan> searched() {
     const int one_size = request_.microbatch_size;
     if (planner_.of_batch && one_size == 0 && !request_.mixed_stages && !request_.target &&

@@ -89,9 +89,9 @@ struct activation_style {
   bool whole_inputs = true;     ///< full recomputation keeps inputs whole on each of them; else their part
   double attention_scale = 1;   ///< bytes kept for each attention score over the usual 5: 1.4 for unfused fp32 softmax
   double activation_scale = 1;  ///< measured over computed activations of a layer: above 1 where kernels are not fused
-  /// Of what a layer keeps that is not recomputable, as the logits: what the loss makes of it, in several precisions; 0 where one
-  /// kernel turns logits into their gradient.
-  double loss_copies = 3;
+  /// Of what a layer keeps that is not recomputable, as the logits: what the loss makes of it. 1: their gradient, as this
+  /// library's losses do; 3: in several precisions, as PyTorch's; 0 where one kernel turns logits into their gradient.
+  double loss_copies = 1;
   double split_loss_copies = loss_copies;  ///< the same where tensor-parallel devices share the logits
   double selective_kept = 1;  ///< share of what a layer keeps under selective recomputation, scores aside, that is not made again
 

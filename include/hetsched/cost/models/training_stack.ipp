@@ -22,7 +22,10 @@ HETSCHED_INLINE void validate(const training_stack& s) {
 
 HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
   static const std::vector<training_stack> all = [] {
+    constexpr double several_precisions = 3;  // of the logits
+
     // This library's trainer (runtime/trainer/master_weights.hpp): 16-bit weights and gradients, fp32 weights and two moments.
+    // Its losses make the gradient of the logits, and nothing else of their size (examples/gpt_cuda/layers.hpp).
     const training_stack hetsched;
 
     // Megatron-LM, docs/api-guide/dist_optimizer: bf16 weights with fp32 gradients hold 18 bytes, 6 + 12 / d with the distributed
@@ -30,6 +33,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // makes bf16's gradients 2 bytes. Under --sequence-parallel the input that recomputation keeps is divided, too.
     auto megatron = hetsched;
     megatron.name = "megatron";
+    megatron.activations.loss_copies = megatron.activations.split_loss_copies = several_precisions;
     megatron.bf16.gradient_bytes = megatron.bf16.reduced_bytes = 4;
     megatron.fp16.optimizer_bytes = 16;
     megatron.activations.whole_inputs = false;
@@ -72,6 +76,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // (bench/validation/memory_tables.cpp). ZeRO 3 gathers and reduces ahead (overlap_comm, prefetch).
     auto deepspeed = hetsched;
     deepspeed.name = "deepspeed";
+    deepspeed.activations.loss_copies = deepspeed.activations.split_loss_copies = several_precisions;
     for (auto* m : {&deepspeed.bf16, &deepspeed.fp16}) m->optimizer_bytes = 12 + 20;
     deepspeed.gather_overlap = deepspeed.reduction_overlap = 1;
     deepspeed.flash = flash_kernels::second;  // attn_implementation="flash_attention_2" of transformers' models
@@ -83,7 +88,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     ddp.name = "ddp";
     for (auto* m : {&ddp.bf16, &ddp.fp16}) *m = {.weight_bytes = 6, .gradient_bytes = 4, .optimizer_bytes = 8};
     ddp.fp32 = hetsched.fp32;
-    ddp.activations = hetsched.activations;
+    ddp.activations = deepspeed.activations;
     ddp.gather_overlap = ddp.reduction_overlap = 0;
     ddp.update_overlap = 1;
     ddp.autocast = true;

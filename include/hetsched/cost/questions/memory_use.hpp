@@ -22,23 +22,33 @@ namespace detail {
 
 /// What a device holds besides what stage_cost counts; by default nothing.
 struct memory_overheads {
-  bytes_t runtime_bytes = 0;  ///< driver context, kernels, workspaces, communicators' buffers
-  bytes_t buffer_bytes = 0;   ///< of transfers between stages
-  double fragmentation = 0;   ///< share of the activations that the allocator loses
-  double margin = 0;          ///< on all: the model errs on the safe side
+  bytes_t runtime_bytes = 0;       ///< driver context, kernels, workspaces, communicators' buffers
+  bytes_t buffer_bytes = 0;        ///< of transfers between stages
+  double fragmentation = 0;        ///< share of the activations that the allocator loses
+  double margin = 0;               ///< on all: the model errs on the safe side
+  bytes_t communicator_bytes = 0;  ///< of runtime_bytes, what a device does not need that works by itself
   friend constexpr bool operator==(const memory_overheads&, const memory_overheads&) = default;
 };
 
 /// Throws input_error unless all of it is finite and not negative.
 inline void validate(const memory_overheads& o) {
   const auto share = [](double x) { return x >= 0 && x < 1e6; };
-  if (o.runtime_bytes < 0 || o.buffer_bytes < 0 || !share(o.fragmentation) || !share(o.margin))
+  if (o.runtime_bytes < 0 || o.buffer_bytes < 0 || o.communicator_bytes < 0 || !share(o.fragmentation) || !share(o.margin))
     throw input_error("overheads of memory must not be negative");
 }
 
-/// The overheads of a training process, fitted to whole processes as the driver counts them (bench/validation/memory_tables.cpp;
-/// docs/accuracy.md tells how well they hold).
-inline constexpr memory_overheads fitted_overheads{.runtime_bytes = 3'000'000'000, .fragmentation = 0.06, .margin = 0.069};
+/// The overheads of a training process, fitted to whole processes of several GPUs as the driver counts them
+/// (bench/validation/memory_tables.cpp; docs/accuracy.md tells how well they hold). A communicator of NCCL was measured to take
+/// 0.6 GiB when it connects and 0.5 GiB at its first sum and transfer (docs/gpu-results.md); trainers make two or three.
+inline constexpr memory_overheads fitted_overheads{
+    .runtime_bytes = 3'000'000'000, .fragmentation = 0.06, .margin = 0.069, .communicator_bytes = 2'000'000'000};
+
+/// The overheads of a device that works by itself: no communicators, and nothing is transferred.
+[[nodiscard]] constexpr memory_overheads alone(memory_overheads o) {
+  o.runtime_bytes -= o.communicator_bytes < o.runtime_bytes ? o.communicator_bytes : o.runtime_bytes;
+  o.communicator_bytes = o.buffer_bytes = 0;
+  return o;
+}
 
 /// Bytes on each device of a stage, by what holds them.
 struct memory_use {

@@ -250,6 +250,11 @@ struct priced_parts {
   parts_cost cost;
 };
 
+[[nodiscard]] inline bool is_of_one_device(const plan& p) {
+  return p.pipelines.size() == 1 && p.pipelines.front().stages.size() == 1 &&
+         device_count(p.pipelines.front().stages.front().devices) == 1;
+}
+
 /// Fills in what cost models say of a pipeline, and the parts of its stages. Returns a refusal where a boundary cannot be
 /// crossed.
 [[nodiscard]] inline std::optional<refusal> price(const cluster& hardware, const costs_by_size& costs_for, plan& p, std::size_t l,
@@ -280,6 +285,10 @@ struct priced_parts {
     }
     s.cost = now.cost.slowest;
     s.update_s = update_of_parts(costs_for, s.layers, now.parts);
+    for (auto& o : now.cost.overheads) {
+      if (is_of_one_device(p)) o = alone(o);
+      o.communicator_bytes = 0;  // that is settled
+    }
     s.overheads = now.cost.overheads.front();
     if (now.parts.size() > 1 && !(std::max(s.cost.total_s(), s.update_s) < longest_time_s))
       return refusal{refusal::kind::infeasible, name + ": no link joins all of its devices"};

@@ -84,6 +84,7 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
                 "split_loss_copies",
                 "selective_kept",
                 "runtime_bytes",
+                "communicator_bytes",
                 "fragmentation",
                 "margin",
                 "fusion",
@@ -108,6 +109,7 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
     if (const auto number = value.find(key.name)) key.of(s) = number->number(0, key.most);
   if (const auto whole = value.find("whole_inputs")) s.activations.whole_inputs = whole->boolean();
   if (const auto runtime = value.find("runtime_bytes")) s.overheads.runtime_bytes = runtime->bytes();
+  if (const auto of_it = value.find("communicator_bytes")) s.overheads.communicator_bytes = of_it->bytes();
   if (const auto fusion = value.find("fusion")) {
     const auto text = fusion->text();
     const auto found = std::find(std::begin(fusion_names), std::end(fusion_names), text);
@@ -139,6 +141,7 @@ HETSCHED_INLINE training_stack read_stack(const json_value& value) {
   for (const auto& key : number_keys) out[key.name] = key.of(s);
   out["whole_inputs"] = s.activations.whole_inputs;
   out["runtime_bytes"] = s.overheads.runtime_bytes;
+  out["communicator_bytes"] = s.overheads.communicator_bytes;
   out["fusion"] = fusion_names[static_cast<int>(s.fusion)];
   out["attention"] = flash_names[static_cast<int>(s.flash)];
   out["autocast"] = s.autocast;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the fake catches, call by call: it has to be stricter than a real GPU.
-#include "fake_cuda.hpp"
+#include <hetsched/cuda_check.hpp>
+
 #include "rules.hpp"
 
 #include <doctest/doctest.h>
@@ -17,6 +18,9 @@
 #include <thread>
 #include <vector>
 
+#include <hetsched/cuda/buffer.hpp>
+#include <hetsched/cuda/devices.hpp>
+
 using namespace hetsched;
 using namespace hetsched::test;
 
@@ -24,7 +28,7 @@ namespace {
 
 /// Two devices with two streams each, a block and an event on the first stream of each, and a pinned block.
 struct setting {
-  explicit setting(fake_habits habits = {}) : machine(habits), cuda{&machine} {
+  explicit setting(cuda_check::habits habits = {}) : machine(habits), cuda{&machine} {
     for (int d = 0; d < 2; ++d) {
       REQUIRE(cuda.set_device(d) == 0);
       REQUIRE(cuda.create_pool(d, pool[d]) == 0);
@@ -37,16 +41,16 @@ struct setting {
     REQUIRE(cuda.allocate_pinned(pinned, bytes) == 0);
     machine.host_access(pinned, bytes, true);
   }
-  void order(fake_cuda::stream after, fake_cuda::event e, fake_cuda::stream before) {
+  void order(cuda_check::api::stream after, cuda_check::api::event e, cuda_check::api::stream before) {
     REQUIRE(cuda.record(e, before) == 0);
     REQUIRE(cuda.wait(after, e) == 0);
   }
   static constexpr std::size_t bytes = 64;
-  fake_machine machine;
-  fake_cuda cuda;
-  fake_cuda::pool pool[2] = {};
-  fake_cuda::stream stream[2][2] = {};
-  fake_cuda::event event[2] = {};
+  cuda_check::machine machine;
+  cuda_check::api cuda;
+  cuda_check::api::pool pool[2] = {};
+  cuda_check::api::stream stream[2][2] = {};
+  cuda_check::api::event event[2] = {};
   void* block[2] = {};
   void* pinned = nullptr;
 };
@@ -56,9 +60,27 @@ struct wrong {
   std::function<void(setting&)> calls;
 };
 
-void nothing(const fake_machine::view&) {}
+void nothing(const cuda_check::machine::view&) {}
 
 }  // namespace
+
+TEST_CASE("[threads] a kernel that uses what it has not said is reported, on a device and on the host") {
+  cuda_check::machine machine({.devices = 1});
+  cuda_devices<cuda_check::api> devices(cuda_check::api{&machine});
+  for (const auto& q : {devices.make_queue(0, "work"), cuda_queue<cuda_check::api>(devices)}) {
+    const cuda_buffer<cuda_check::api> told(q, 64), other(q, 64);
+    const auto* const reads = static_cast<const double*>(told.data());
+    auto* const silent = static_cast<double*>(other.data());
+    const auto current = q.make_current();
+    cuda_check::launch(q, "a kernel", {{reads, 64, false}}, [&](const auto& memory) {
+      *memory.write(silent) = memory.read(reads)[1];
+      (void)memory.read(reads + 7);  // inside of what is said
+    });
+    q.finish();
+    CHECK(machine.reports().size() == (q.on_host() ? 2 : 1));
+  }
+  for (const auto& r : machine.reports()) CHECK(r == "a kernel writes what it has not said that it does");
+}
 
 TEST_CASE("[threads] the fake reports what is not ordered or not there, and nothing else") {
   const std::vector<wrong> all{
@@ -199,7 +221,7 @@ TEST_CASE("[threads] an event belongs to its device, and failures and missing GP
   CHECK(s.cuda.record(s.event[0], s.stream[0][0]) == 0);
   s.machine.fail("*", 719);
   CHECK(s.cuda.query(s.event[0]) == 719);
-  fake_machine none({.no_gpu = 35});
+  cuda_check::machine none({.no_gpu = 35});
   int count = 0;
   CHECK(none.device_count(count) == 35);
 }
@@ -209,7 +231,7 @@ TEST_CASE("[threads] work is late, and a device that works in order gets stuck w
     setting s({.most_turns_late = 0, .lazy = true, .in_order = in_order});
     REQUIRE(s.cuda.synchronize(s.stream[0][0]) == 0);
     CHECK(s.cuda.copy(s.pinned, s.block[0], 64, s.stream[0][0]) == 0);
-    CHECK(static_cast<unsigned char*>(s.pinned)[0] == fake_memory::rubbish);  // nobody has asked
+    CHECK(static_cast<unsigned char*>(s.pinned)[0] == detail::device_memory::rubbish);  // nobody has asked
     REQUIRE(s.cuda.synchronize(s.stream[0][0]) == 0);
     CHECK(static_cast<unsigned char*>(s.pinned)[0] == 0);
     // The second stream's work, called later, does not come before the first stream's: only if it works in order.
@@ -262,8 +284,8 @@ TEST_CASE("[threads] what a seed brings about does not depend on which thread ca
 
 TEST_CASE("[threads] the fake answers as a GPU does: the table that tests/gpu/rules.cu tries on one") {
   for (const bool lazy : {false, true}) {
-    fake_machine machine({.lazy = lazy});
-    const auto rules = try_cuda_rules(fake_cuda{&machine});
+    cuda_check::machine machine({.lazy = lazy});
+    const auto rules = try_cuda_rules(cuda_check::api{&machine});
     CHECK(rules.size() > 30);
     for (const auto& r : rules) {
       CAPTURE(r.call);
@@ -282,7 +304,7 @@ TEST_CASE("[threads] calls wait for room in a launch queue") {
 
 TEST_CASE("the host that touches the memory of a device ends there") {
   // Before any thread is started, as the child has only this one.
-  fake_memory memory;
+  detail::device_memory memory;
   const auto* const p = static_cast<volatile unsigned char*>(memory.allocate(64, nullptr));
   const pid_t child = fork();
   REQUIRE(child >= 0);

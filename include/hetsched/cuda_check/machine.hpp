@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/cuda/machine_test.cpp.
 
 #include <algorithm>
 #include <chrono>
@@ -25,13 +26,13 @@
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 
-#include "fake_memory.hpp"
-#include "vector_clock.hpp"
+#include <hetsched/cuda_check/detail/device_memory.hpp>
+#include <hetsched/cuda_check/detail/vector_clock.hpp>
 
-namespace hetsched::test {
+namespace hetsched::cuda_check {
 
-/// How a fake machine behaves.
-struct fake_habits {
+/// How a machine behaves.
+struct habits {
   std::uint64_t seed = 1;
   int devices = 2;
   int most_turns_late = 4;  ///< work is passed over up to so many times
@@ -48,18 +49,18 @@ struct fake_habits {
   bool hasty = false;    ///< whoever asks for an event is told that it has come
 };
 
-/// GPUs that are threads, stricter than real ones: work is done late, in any order that streams and events allow; whatever reads
+/// GPUs that are a thread, stricter than real ones: work is done late, in any order that streams and events allow; whatever reads
 /// or writes memory out of their order is reported, whether it does harm or not, and so is memory used when it is not there, and
 /// work that is enqueued while another device than the stream's is current.
 /// What a job draws depends on the seed, its stream's number on its device and its own on the stream, not on when threads call.
-class fake_machine {
+class machine {
  public:
   struct graph_state;
   struct stream_state {
     int device = 0;
     std::size_t actor = 0;
     int number = 0;  ///< on its device
-    vector_clock now = {};
+    detail::vector_clock now = {};
     std::uint64_t issued = 0, done = 0;  ///< jobs
     std::size_t queued = 0;              ///< of these, what takes a place in the launch queue
     bool alive = true;
@@ -68,8 +69,8 @@ class fake_machine {
   };
   struct event_state {
     int device = 0;
-    vector_clock at = {};
-    vector_clock known = {};             ///< to the thread that recorded it last, which others come to know by asking for it
+    detail::vector_clock at = {};
+    detail::vector_clock known = {};     ///< to the thread that recorded it last, which others come to know by asking for it
     std::uint64_t issued = 0, done = 0;  ///< records
     bool alive = true;
     bool timed = false;
@@ -87,10 +88,11 @@ class fake_machine {
     std::size_t bytes = 0;
     bool writes = false;
   };
-  /// Memory as a kernel sees it: what it has said that it uses.
+  /// Memory as a kernel sees it: what it has said that it uses; anything else is reported.
   class view {
    public:
-    view(fake_machine& machine, std::span<const range> ranges) : machine_(machine), ranges_(ranges) {}
+    /// `held`: whether the machine's lock is.
+    view(machine& of, std::span<const range> ranges, bool held) : machine_(of), ranges_(ranges), held_(held) {}
     template <class T>
     [[nodiscard]] const T* read(const T* p) const {
       return reinterpret_cast<const T*>(find(p, false));
@@ -102,22 +104,29 @@ class fake_machine {
 
    private:
     [[nodiscard]] unsigned char* find(const void* p, bool writes) const {
-      for (const auto& r : ranges_)
-        if (r.memory == p && r.writes >= writes) return machine_.backing(p);
-      std::abort();  // the test is wrong
+      const auto* const at = static_cast<const unsigned char*>(p);
+      const bool told = std::any_of(ranges_.begin(), ranges_.end(), [&](const range& r) {
+        const auto* const first = static_cast<const unsigned char*>(r.memory);
+        return first <= at && at < first + r.bytes && r.writes >= writes;
+      });
+      std::unique_lock lock(machine_.guard_, std::defer_lock);
+      if (!held_) lock.lock();
+      if (!told) machine_.report(std::string("a kernel ") + (writes ? "writes" : "reads") + " what it has not said that it does");
+      return machine_.backing(p);
     }
-    fake_machine& machine_;
+    cuda_check::machine& machine_;
     std::span<const range> ranges_;
+    bool held_;
   };
   using work = std::function<void(const view&)>;
 
-  explicit fake_machine(fake_habits habits = {}) : habits_(habits) {
+  explicit machine(habits habits = {}) : habits_(habits) {
     for (int d = 0; d < habits_.devices; ++d) devices_.push_back(std::make_unique<device>());
     worker_ = std::thread([this] { serve(); });
   }
-  fake_machine(const fake_machine&) = delete;
-  fake_machine& operator=(const fake_machine&) = delete;
-  ~fake_machine() {
+  machine(const machine&) = delete;
+  machine& operator=(const machine&) = delete;
+  ~machine() {
     {
       const std::lock_guard lock(guard_);
       ends_ = true;
@@ -126,7 +135,7 @@ class fake_machine {
     worker_.join();
   }
 
-  // What fake_cuda passes on; see cuda_api.
+  // What api passes on; see cuda_api.
   int device_count(int& count) {
     if (const int code = begins("cudaGetDeviceCount"); code != 0) return code;
     count = habits_.devices;
@@ -319,7 +328,7 @@ class fake_machine {
     if (const int code = begin("cudaHostAlloc"); code != 0) return code;
     devices_[index(here().device)]->has_context = true;
     pinned_block b{.bytes = std::make_unique<unsigned char[]>(bytes), .size = bytes};
-    std::memset(b.bytes.get(), fake_memory::rubbish, bytes);
+    std::memset(b.bytes.get(), detail::device_memory::rubbish, bytes);
     made = b.bytes.get();
     pinned_.emplace(made, std::move(b));
     return 0;
@@ -423,7 +432,7 @@ class fake_machine {
     if (is_spoilt(s)) return capture_invalidated;
     make_room(lock, s);
     if (here().device != s->device) return report(std::string(name) + " is launched from another device"), invalid_handle;
-    auto run = [this, ranges, body = std::move(body)] { body(view(*this, ranges)); };
+    auto run = [this, ranges, body = std::move(body)] { body(view(*this, ranges, true)); };
     enqueue({.on = s, .ranges = std::move(ranges), .after = std::move(run), .works = true}, name, s->device);
     return 0;
   }
@@ -605,7 +614,7 @@ class fake_machine {
 
  private:
   struct device {
-    fake_memory memory;
+    detail::device_memory memory;
     std::deque<job> to_do;  ///< in the order of the calls
     int streams = 0;        ///< made so far
     bool has_context = false;
@@ -613,11 +622,11 @@ class fake_machine {
   struct pinned_block {
     std::unique_ptr<unsigned char[]> bytes;
     std::size_t size = 0;
-    access_history history = {};
+    detail::access_history history = {};
   };
   struct thread_state {
     int device = 0;
-    vector_clock now;                 ///< what it knows of devices
+    detail::vector_clock now;         ///< what it knows of devices
     std::vector<std::string> ranges;  ///< open
   };
 
@@ -667,7 +676,7 @@ class fake_machine {
     if (found == failures_.end() || found->second.second-- > 0) return 0;
     return failures_.extract(found).mapped().first;
   }
-  [[nodiscard]] fake_memory* memory_of(const void* p) {
+  [[nodiscard]] detail::device_memory* memory_of(const void* p) {
     for (auto& d : devices_)
       if (d->memory.contains(p)) return &d->memory;
     return nullptr;
@@ -684,9 +693,9 @@ class fake_machine {
     return m ? m->backing(p) : const_cast<unsigned char*>(static_cast<const unsigned char*>(p));
   }
   /// Whether the memory is there.
-  bool note(const range& r, std::size_t actor, const vector_clock& now, const char* what, int on_device) {
+  bool note(const range& r, std::size_t actor, const detail::vector_clock& now, const char* what, int on_device) {
     if (r.bytes == 0) return true;
-    access_history* history = nullptr;
+    detail::access_history* history = nullptr;
     std::size_t first = 0;
     const bool is_pinned = !memory_of(r.memory);
     if (auto* const memory = memory_of(r.memory)) {
@@ -872,7 +881,7 @@ class fake_machine {
     return threads_[id] = made;
   }
 
-  fake_habits habits_;
+  habits habits_;
   std::mutex guard_;
   std::condition_variable changed_, less_to_do_;
   std::vector<std::unique_ptr<device>> devices_;
@@ -885,8 +894,8 @@ class fake_machine {
   std::map<std::thread::id, thread_state> threads_;
   std::thread::id first_ = {};  ///< thread
   static constexpr std::size_t host = 0;
-  vector_clock seen_;   ///< of devices, by all threads together
-  vector_clock hosts_;  ///< of all threads: they are ordered by what they share, which is ThreadSanitizer's to check
+  detail::vector_clock seen_;   ///< of devices, by all threads together
+  detail::vector_clock hosts_;  ///< of all threads: they are ordered by what they share, which is ThreadSanitizer's to check
   std::size_t actors_ = 1, longest_ = 0;
   std::map<std::string, std::pair<int, int>> failures_;  ///< code, and successes before
   std::map<std::string, std::size_t> calls_;
@@ -898,4 +907,4 @@ class fake_machine {
   std::thread worker_;
 };
 
-}  // namespace hetsched::test
+}  // namespace hetsched::cuda_check

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/cuda/machine_test.cpp.
 
 #include <sys/mman.h>
 
@@ -11,21 +12,21 @@
 #include <utility>
 #include <vector>
 
-#include "vector_clock.hpp"
+#include <hetsched/cuda_check/detail/vector_clock.hpp>
 
-namespace hetsched::test {
+namespace hetsched::detail {
 
-/// The memory of one fake device: addresses that the host can name but not touch, and behind each a byte that kernels and copies
+/// The memory of one device: addresses that the host can name but not touch, and behind each a byte that kernels and copies
 /// reach by way of backing(). What was never written or is freed holds rubbish.
-class fake_memory {
+class device_memory {
  public:
   static constexpr std::size_t size = std::size_t{64} << 20;
   static constexpr unsigned char rubbish = 0xd7;
 
-  fake_memory() : named_(map(PROT_NONE)), held_(map(PROT_READ | PROT_WRITE)) {}
-  fake_memory(const fake_memory&) = delete;
-  fake_memory& operator=(const fake_memory&) = delete;
-  ~fake_memory() {
+  device_memory() : named_(map(PROT_NONE)), held_(map(PROT_READ | PROT_WRITE)) {}
+  device_memory(const device_memory&) = delete;
+  device_memory& operator=(const device_memory&) = delete;
+  ~device_memory() {
     munmap(named_, size);
     munmap(held_, size);
   }
@@ -83,4 +84,4 @@ class fake_memory {
   std::map<std::size_t, block> blocks_;
 };
 
-}  // namespace hetsched::test
+}  // namespace hetsched::detail

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/cuda/machine_test.cpp.
 
 #include <algorithm>
 #include <cstddef>
@@ -7,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace hetsched::test {
+namespace hetsched::detail {
 
 /// What has happened before: of every actor (a stream, a thread) how many steps.
 class vector_clock {
@@ -57,4 +58,4 @@ class access_history {
   std::vector<access> accesses_;
 };
 
-}  // namespace hetsched::test
+}  // namespace hetsched::detail
