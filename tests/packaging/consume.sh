@@ -107,6 +107,7 @@ component_cuda() {
 }
 component_cuda_check() {
   install
+  find "$work/prefix" -name hetsched-cuda_check-targets.cmake | grep -q . || { echo "skipped: built without cuda_check"; exit 77; }
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;cuda_check"
   build_and_run cuda_check_app
 }
@@ -260,7 +261,7 @@ vcpkg_port() {
 import json, re, sys
 said, portfile, project = json.load(open(sys.argv[1])), open(sys.argv[2]).read(), open(sys.argv[3]).read()
 assert said["version"] == re.search(r"project\(hetsched VERSION (\S+)", project)[1]
-pairs = dict(re.findall(r"^    (\w+) (HETSCHED_\w+)$", portfile, re.M))
+pairs = dict(re.findall(r"^    ([\w-]+) (HETSCHED_\w+)$", portfile, re.M))
 assert set(said["features"]) == set(pairs), (set(said["features"]), pairs)
 assert all(f"option({option} " in project for option in pairs.values())
 EOF
