@@ -14,6 +14,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/models/training_stack.hpp>
+#include <hetsched/plan/detail/device_rules.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/target.hpp>
 #include <hetsched/plan/validate.hpp>
@@ -50,15 +51,6 @@ template <class T>
   std::vector<std::string> names;
   for (const auto p : kinds) names.emplace_back(name_of(p));
   return names;
-}
-
-// What numbers of a precision are stored in, tf32 being a way to multiply fp32.
-[[nodiscard]] inline precision bits_of(precision p) { return p == precision::tf32 ? precision::fp32 : p; }
-
-// NCCL or RCCL, as far as is known.
-[[nodiscard]] inline bool known_to_nccl(const device& d) {
-  const auto maker = maker_of(d);
-  return maker.empty() || maker == "NVIDIA" || maker == "AMD";
 }
 
 // How the stages of a schedule lie on its ranks: one each; going round; there and back; as two directions have them, or anyhow.
@@ -174,14 +166,14 @@ class gap_finder {
     const auto& stages = plan_.pipelines[l].stages;
     const auto layers = stages[i].layers;
     const int parts = plan_.setting.granularity == "sublayer" ? 3 : 1, end = stages.back().layers.last;
-    if ((end - 2) % parts != 0) {
+    if (end < 2 || (end - 2) % parts != 0 || (end == 2 && target_.cuts == target_cuts::blocks_with_ends)) {
       if (i == 0) add("plan", std::to_string(end) + " layers", "embedding, blocks of " + std::to_string(parts) + " and head");
       return;
     }
     if (layers.first > 0 && layers.first < end - 1 && (layers.first - 1) % parts != 0)
       add(place, "a begin inside block " + std::to_string((layers.first - 1) / parts),
           "cuts between blocks (hetsched-plan --granularity block)");
-    if (target_.cuts == target_cuts::blocks || end <= 2) return;
+    if (target_.cuts == target_cuts::blocks) return;
     if (layers.last == 1) add(place, "the embedding alone", "at least a block with it");
     if (layers.first == end - 1) add(place, "the head alone", "at least a block with it");
   }
@@ -294,7 +286,8 @@ class gap_finder {
     if (!hardware_ || !target_.hosts_in_a_row) return;
     const auto& stages = plan_.pipelines[l].stages;
     std::vector<std::pair<int, int>> met;  // subcluster and node, in the order of ranks
-    for (std::size_t i = 0; i < stages.size(); ++i)
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      if (is_mixed(stages[i].devices)) add(stage_name(plan_, l, i), "devices of several subclusters", "of one");
       for (const auto& g : stages[i].devices) {
         const auto& sub = at(hardware_->subclusters, g.mesh.subcluster);
         const int last = g.first_device + g.mesh.device_count() - 1;
@@ -309,6 +302,7 @@ class gap_finder {
           met.push_back(host);
         }
       }
+    }
   }
 
   void look_at_nccl() {

@@ -16,6 +16,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/detail/device_rules.hpp>
 #include <hetsched/search/within_target.hpp>
 
 namespace hetsched {
@@ -76,7 +77,9 @@ class device_sets {
     std::map<precision, std::vector<int>> alike;
     for (std::size_t k = 0; k < hardware_.subclusters.size(); ++k) {
       const auto computed = asked_ ? hardware_.subclusters[k].device.computes_in(*asked_) : target_.precisions.front();
-      if (!has(target_.precisions, computed) || (target_.joined_by_nccl && !known_to_nccl(hardware_.subclusters[k].device)))
+      const auto& known = target_.precisions;
+      if (std::find(known.begin(), known.end(), computed) == known.end() ||
+          (target_.joined_by_nccl && !known_to_nccl(hardware_.subclusters[k].device)))
         continue;
       alike[target_.one_precision ? bits_of(computed) : precision::fp32].push_back(static_cast<int>(k));
     }
