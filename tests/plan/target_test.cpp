@@ -183,7 +183,7 @@ TEST_CASE("what only a cluster tells: precisions, NCCL and hosts") {
   cluster c;
   for (const auto& [name, device] :
        {std::pair{"a", "A100-SXM4-40GB"}, {"v", "V100-SXM2-16GB"}, {"m", "MI300X"}, {"n", "Ascend910B2(A2)"}})
-    c.subclusters.push_back({.name = name, .device = find_device(device).value(), .nodes = 2, .devices_per_node = 2});
+    c.subclusters.push_back({name, find_device(device).value(), 2, 2, {1e-6, 1e11}, {1e-5, 1e10}});
   c.links.push_back({.a = 0, .b = 1, .link = {1e-5, 1e9}});
   auto p = plan_of(3, 2, {.data = 2, .context = 1, .tensor = 1});
   p.setting.precision = "bf16";

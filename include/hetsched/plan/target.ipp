@@ -9,6 +9,8 @@
 #include <tuple>
 #include <utility>
 
+#include <hetsched/cluster/device_group.hpp>
+#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
@@ -66,8 +68,11 @@ enum class stage_shape { line, loop, back, other };
 [[nodiscard]] inline stage_shape shape_of(const schedule_plan& how) {
   if (!how.actions) return shape_of(how.name);
   const auto& order = *how.actions;
+  if (order.ranks < 1 || order.stages < 1 || order.directions < 1 ||
+      order.rank_of.size() != as_size(order.directions) * as_size(order.stages))
+    throw input_error("schedule " + how.name + ": its actions have no rank for each stage");
   if (order.directions != 1) return stage_shape::other;
-  bool round = true, back = order.stages == 2 * order.ranks;
+  bool round = true, back = order.stages / 2 == order.ranks && order.stages % 2 == 0;
   for (int v = 0; v < order.stages; ++v) {
     round = round && order.rank(0, v) == v % order.ranks;
     back = back && order.rank(0, v) == (v < order.ranks ? v : order.stages - 1 - v);
@@ -118,8 +123,7 @@ class gap_finder {
       if (hardware_)
         for (const auto& g : stages[i].devices)
           if (g.mesh.subcluster < 0 || as_size(g.mesh.subcluster) >= hardware_->subclusters.size() || g.first_device < 0 ||
-              g.mesh.device_count() < 1 ||
-              g.first_device + g.mesh.device_count() > at(hardware_->subclusters, g.mesh.subcluster).device_count())
+              device_count({g}) > at(hardware_->subclusters, g.mesh.subcluster).device_count() - g.first_device)
             throw input_error(stage_name(plan_, l, i) + ": the cluster does not have its devices");
     }
   }
@@ -163,6 +167,10 @@ class gap_finder {
   // Of transformers in parts of blocks, embedding and head aside.
   void look_at_cut(std::size_t l, std::size_t i, const std::string& place) {
     if (target_.cuts == target_cuts::layers) return;
+    if (plan_.setting.costs == "hexiscale") {
+      if (i == 0) add("plan", "costs of blocks alone", "embedding and head, too");
+      return;
+    }
     const auto& stages = plan_.pipelines[l].stages;
     const auto layers = stages[i].layers;
     const int parts = plan_.setting.granularity == "sublayer" ? 3 : 1, end = stages.back().layers.last;
@@ -242,8 +250,9 @@ class gap_finder {
     for (std::size_t i = 0; i < rooms.size(); ++i) {
       const int kept = std::min(line.microbatches, static_cast<int>(rooms.size() - i));
       const double each = static_cast<double>(line.stages[i].cost.activation_bytes);
-      if (kept * each > rooms[i] * (1 + tolerance::sums))
-        add(stage_name(plan_, l, i), "room for " + std::to_string(static_cast<int>(rooms[i] / each)) + " microbatches",
+      if (each > 0 && kept * each > rooms[i] * (1 + tolerance::sums))
+        add(stage_name(plan_, l, i),
+            "room for " + std::to_string(static_cast<int>(std::max(0.0, rooms[i] / each))) + " microbatches",
             "for " + std::to_string(kept) + ", which it keeps under 1f1b");
     }
   }
@@ -496,6 +505,7 @@ HETSCHED_INLINE std::string to_text(const target_gap& gap) { return gap.place + 
 HETSCHED_INLINE std::vector<target_gap> gaps(const plan& p, const plan_target& t) { return detail::gap_finder(p, t).run(); }
 
 HETSCHED_INLINE std::vector<target_gap> gaps(const plan& p, const plan_target& t, const cluster& hardware) {
+  validate(hardware);
   return detail::gap_finder(p, t, &hardware).run();
 }
 

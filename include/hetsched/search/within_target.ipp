@@ -132,6 +132,27 @@ class device_sets {
   return most;
 }
 
+// "fp32, tf32 or bf16".
+[[nodiscard]] inline std::string listed_names(const std::vector<precision>& kinds) {
+  std::string text;
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == kinds.size() ? " or " : ", ") + std::string(name_of(kinds[i]));
+  return text;
+}
+
+// "all devices are to be used, and with those of b it takes 0 of 2 nodes of a".
+[[nodiscard]] inline std::string left_out_text(const cluster& hardware, const target_choice& choice) {
+  std::string taken, left;
+  for (std::size_t k = 0; k < choice.nodes.size(); ++k) {
+    const auto& s = hardware.subclusters[k];
+    if (choice.nodes[k] > 0) taken += (taken.empty() ? "" : ", ") + s.name;
+    if (choice.nodes[k] < s.nodes)
+      left +=
+          (left.empty() ? "" : ", ") + std::to_string(choice.nodes[k]) + " of " + std::to_string(s.nodes) + " nodes of " + s.name;
+  }
+  return "all devices are to be used, and with those of " + taken + " it takes " + left;
+}
+
 // Whether a choice takes the devices of a placement.
 [[nodiscard]] inline bool has_devices_of(const target_choice& choice, const placement& where) {
   const auto& mesh = where.mesh;
@@ -362,7 +383,7 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
       break;
     }
     if (problem.use_all_devices && !choice.nodes.empty()) {
-      searched.note(choice, {refusal::kind::infeasible, "the target takes not all devices together"});
+      searched.note(choice, {refusal::kind::infeasible, detail::left_out_text(hardware, choice)});
       continue;
     }
     if (best && by_time && choice.least_s >= problem.beat) {
@@ -396,7 +417,12 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
     problem.beat = std::min(problem.beat, objective_of(*best));
   }
   if (!best && searched.why) return *std::move(searched.why);
-  if (!best) return refusal{refusal::kind::infeasible, "no placement that the costs know is one that " + t.name + " runs"};
+  if (!best) {
+    const bool devices = !detail::device_sets(hardware, t, find_precision(setting.precision)).run().empty();
+    return refusal{refusal::kind::infeasible, devices ? "no placement that the costs know is one that " + t.name + " runs"
+                                                      : "no device computes in " + detail::listed_names(t.precisions) +
+                                                            (t.joined_by_nccl ? ", or NCCL does not know it" : "")};
+  }
   if (best->evidence) searched.tell(*best->evidence, objective_of(*best), problem.beat, static_cast<int>(all.size()));
   return *std::move(best);
 }
