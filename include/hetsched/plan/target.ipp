@@ -166,11 +166,11 @@ class gap_finder {
 
   // Of transformers in parts of blocks, embedding and head aside.
   void look_at_cut(std::size_t l, std::size_t i, const std::string& place) {
-    if (target_.cuts == target_cuts::layers) return;
     if (plan_.setting.costs == "hexiscale") {
-      if (i == 0) add("plan", "costs of blocks alone", "embedding and head, too");
+      if (i == 0) add("plan", "costs of blocks alone", "those of embedding and head, too");
       return;
     }
+    if (target_.cuts == target_cuts::layers) return;
     const auto& stages = plan_.pipelines[l].stages;
     const auto layers = stages[i].layers;
     const int parts = plan_.setting.granularity == "sublayer" ? 3 : 1, end = stages.back().layers.last;
