@@ -260,7 +260,7 @@ Figure 7: throughput over that of Uniform, all under Virtual-1F1B, with whole bl
 for exp in batches:
     say(hetauto_row(exp))
 say("""
-Figure 13: the iteration under 1F1B over that under Virtual-1F1B, each planned for. Transfers of Virtual-1F1B go on beside computing; those of the paper's 1F1B are synchronous. Here those of 1F1B are beside computing, too, or hold up both of their ranks: all between two computations together, or one by one (`hetsched-predict --sends`). What the paper measured, without telling of which experiment, is between these two.
+Figure 13: the iteration under 1F1B over that under Virtual-1F1B, each planned for. Transfers of Virtual-1F1B go on beside computing; those of the paper's 1F1B are synchronous. Here those of 1F1B are beside computing, too, or hold up both of their ranks: all between two computations together, or one by one (`hetsched-predict --sends`). What the paper measured, without telling of which experiment, lies in the range of these two, 1.37 to 2.26.
 
 | | beside computing | `grouped` | `blocking` | paper |
 | --- | --: | --: | --: | --: |""")
