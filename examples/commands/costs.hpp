@@ -16,6 +16,7 @@
 #include <CLI/CLI.hpp>
 
 #include <hetsched/cost/models/forward_costs.hpp>
+#include <hetsched/cost/models/hexiscale_costs.hpp>
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/cost/models/profile.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
@@ -54,8 +55,9 @@ struct cost_choice {
   void add_options(CLI::App& app, bool plans) {
     const auto measured = app.add_option("--profile", profile, "profile.json: measured costs in place of the formulas");
     app.add_option("--cost", formulas,
-                   "tile: the operators of transformers one by one (default where it can); analytic: formulas for whole layers")
-        ->check(CLI::IsMember({"analytic", "tile"}))
+                   "tile: the operators of transformers one by one (default where it can); analytic: formulas for whole layers; "
+                   "hexiscale: HexiScale's formulas for equal blocks")
+        ->check(CLI::IsMember({"analytic", "tile", "hexiscale"}))
         ->excludes(measured);
     app.add_option("--granularity", granularity, "where transformers may be cut (sublayer)")->check(one_of(granularities));
     app.add_option("--sequence", sequence, "tokens per sample, in place of the model file's")->check(CLI::Range(1, 1 << 24));
@@ -97,7 +99,8 @@ struct cost_choice {
 
   /// Takes what the command line leaves open from what a plan was made with.
   void take(const hetsched::plan_setting& s) {
-    if (profile.empty() && formulas.empty() && (s.costs == "tile" || s.costs == "analytic")) formulas = s.costs;
+    if (profile.empty() && formulas.empty() && (s.costs == "tile" || s.costs == "analytic" || s.costs == "hexiscale"))
+      formulas = s.costs;
     if (granularity.empty() && granularities.contains(s.granularity)) granularity = s.granularity;
     if (sequence == 0) sequence = s.sequence;
     if (dtype.empty() && profile.empty() && hetsched::find_precision(s.precision)) dtype = s.precision;
@@ -122,10 +125,13 @@ class cost_source {
           hetsched::read_model(model_path, {.cut = cut(),
                                             .sequence = given.sequence,
                                             .dtype = given.dtype.empty() ? std::nullopt : hetsched::find_precision(given.dtype)});
+    if (by_hexiscale()) expect_hexiscale();
     if (profile_ && model_ && model_->family) std::visit([&](auto& p) { tell_copies(p.layers, *model_->family); }, *profile_);
   }
 
   [[nodiscard]] bool measured() const { return profile_.has_value(); }
+  /// Whether they are those of HexiScale's paper, which knows blocks, and neither stacks nor ways to save memory.
+  [[nodiscard]] bool by_hexiscale() const { return given_.formulas == "hexiscale"; }
   /// Whether they are a profile of version 1: of one microbatch size.
   [[nodiscard]] bool of_shapes() const { return measured() && std::holds_alternative<hetsched::profile>(*profile_); }
   [[nodiscard]] const std::optional<hetsched::model_file>& model() const { return model_; }
@@ -136,13 +142,14 @@ class cost_source {
   [[nodiscard]] std::string layer_file() const { return measured() ? given_.profile : model_path_; }
 
   [[nodiscard]] int layer_count() const {
+    if (by_hexiscale()) return model_->family->layers;
     if (!measured()) return model_->chain.size();
     return std::visit([](const auto& p) { return static_cast<int>(p.layers.size()); }, *profile_);
   }
 
   /// The most parts that a model can be cut into: sublayers of a transformer.
   [[nodiscard]] int part_count() const {
-    if (measured() || !model_->family) return layer_count();
+    if (measured() || by_hexiscale() || !model_->family) return layer_count();
     return std::max(layer_count(), hetsched::make_chain(*model_->family, hetsched::granularity::sublayer).size());
   }
 
@@ -158,6 +165,7 @@ class cost_source {
 
   [[nodiscard]] std::string text(const hetsched::cluster& hardware) const {
     const auto name = kind(hardware);
+    if (name == "hexiscale") return "costs by HexiScale's formulas";
     if (name == "profile") return "measured costs of " + given_.profile;
     std::string text = (name == "tile" ? "costs of the tile model" : "analytic costs") + ("; stack " + stack_.name);
     for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), precision_text(hardware)})
@@ -217,6 +225,7 @@ class cost_source {
   /// Throws: input_error where anchors would not be used, and as hetsched::anchored.
   [[nodiscard]] hetsched::cluster anchored(const hetsched::cluster_file& file) const {
     if (file.anchors.empty()) return file.hardware;
+    if (by_hexiscale()) throw hetsched::input_error("\"measured\" of devices is not used by --cost hexiscale; take it out");
     if (measured())
       throw hetsched::input_error("\"measured\" of devices is not used: " + given_.profile +
                                   " has times of its own; take one out");
@@ -357,10 +366,10 @@ class cost_source {
       if (one.device.speed != 1 && !measured()) s.anchored.push_back({one.name, one.device.speed});
     if (!model_) return s;
     s.precision = name_of(model_->precision);
-    if (!measured()) s.stack = stack_;
+    if (!measured() && !by_hexiscale()) s.stack = stack_;
     if (!model_->family) return s;
     s.sequence = model_->family->sequence;
-    if (measured()) return s;
+    if (measured() || by_hexiscale()) return s;
     s.granularity = given_.granularity.empty() ? "sublayer" : given_.granularity;
     s.attention = flash() ? "flash" : "standard";
     return s;
@@ -370,6 +379,12 @@ class cost_source {
   [[nodiscard]] hetsched::any_cost_model costs(const hetsched::cluster& hardware, int microbatch_size,
                                                const hetsched::degrees& offered = {}) const {
     if (measured()) return measured_costs(hardware, microbatch_size);
+    if (by_hexiscale())
+      return hetsched::any_cost_model::owner_of(hetsched::hexiscale_cost_model(
+          hardware, {.layers = model_->family->layers, .hidden = model_->family->hidden, .sequence = model_->family->sequence},
+          {.microbatch_size = microbatch_size,
+           .element_bytes = model_->family->parameter_bytes,
+           .precision = model_->precision}));
     const bool tile = kind(hardware) == "tile";
     const hetsched::training_cost_options options{
         .formulas = tile ? hetsched::cost_formulas::tile : hetsched::cost_formulas::analytic,
@@ -390,7 +405,7 @@ class cost_source {
   [[nodiscard]] hetsched::inference_cost_model<> serving(const hetsched::cluster& hardware,
                                                          hetsched::inference_options how) const {
     if (measured()) throw hetsched::input_error("--profile: holds costs of training, not of inference");
-    if (!model_->family || given_.formulas == "analytic")
+    if (!model_->family || given_.formulas == "analytic" || by_hexiscale())
       throw hetsched::input_error("inference needs a transformer and the costs of the tile model");
     for (const auto& s : hardware.subclusters) {
       const auto& d = s.device;
@@ -422,7 +437,7 @@ class cost_source {
   [[nodiscard]] std::string ways_out() const {
     std::string text;
     const auto add = [&](const std::string& way) { text += (text.empty() ? "" : "; ") + way; };
-    if (measured()) return text;
+    if (measured() || by_hexiscale()) return text;
     if (model_->family && given_.sequence == 0)
       add("the " + std::to_string(model_->family->sequence) + " tokens per sample are those of " + model_path_ +
           ": --sequence takes fewer");
@@ -434,6 +449,18 @@ class cost_source {
   }
 
  private:
+  // Throws input_error for what HexiScale's formulas do not know.
+  void expect_hexiscale() const {
+    const auto require = [](bool holds, const std::string& what) {
+      if (!holds) throw hetsched::input_error("--cost: hexiscale " + what);
+    };
+    require(model_ && model_->family, "needs a transformer; found a file of layers");
+    require(given_.stack.empty() && given_.granularity.empty() && given_.attention.empty() && given_.recompute == "auto" &&
+                given_.zero == "auto" && given_.max_context == 1 && given_.max_expert == INT_MAX,
+            "counts whole blocks with all of them computed again: --stack, --granularity, --attention, --recompute, --zero, "
+            "--max-context and --max-expert do not go with it");
+  }
+
   /// Lets layers of a profile that says nothing of it share what those of the model do, if they are as many.
   static void tell_copies(auto& layers, const hetsched::transformer& model) {
     if (std::any_of(layers.begin(), layers.end(), [](const auto& l) { return l.copy_of.has_value(); })) return;

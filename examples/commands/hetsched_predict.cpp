@@ -58,6 +58,9 @@ int main(int argc, char** argv) {
   all->add_option("--zero", given.plan.zero, "ZeRO stage of all stages, in place of what the plan says")
       ->check(CLI::Range(0, 3))
       ->excludes(all->get_option("--profile"));
+  all->add_option("--sends", given.plan.sends,
+                  "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (asynchronous)")
+      ->check(CLI::IsMember({"asynchronous", "grouped", "blocking"}));
   for (const auto option : all->get_options())
     if (option->get_name() != "--cluster") device->excludes(option);
   return command::run(app, argc, argv, [&] { return predict_command(given); });

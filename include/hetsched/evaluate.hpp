@@ -5,3 +5,4 @@
 
 #include <hetsched/evaluate/breakdown.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/sends.hpp>

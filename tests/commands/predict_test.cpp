@@ -421,3 +421,57 @@ TEST_CASE("bad input and usage: status 2, one line that names the place, no outp
   CHECK(w.run(predict).errors.find("the plan cannot run: stage 1: no link leads from subcluster v") != std::string::npos);
   CHECK(w.files() == before);
 }
+
+TEST_CASE("hetsched-predict --sends: ranks that wait for their transfers are slower, one by one no less than together") {
+  const workplace w;
+  fill(w);
+  std::vector<double> seconds;
+  for (const std::string sends : {"asynchronous", "grouped", "blocking"}) {
+    const auto told = nlohmann::json::parse(w.run(predict + "--json --sends " + sends).output);
+    CHECK(told.contains("iteration_with_sends_s") == (sends != "asynchronous"));
+    seconds.push_back(told.value("iteration_with_sends_s", told["iteration_s"].get<double>()));
+  }
+  CHECK(seconds[1] > seconds[0]);
+  CHECK(seconds[2] >= seconds[1]);
+  CHECK(w.run(predict + "--sends blocking").output.find("with blocking sends an iteration takes ") != std::string::npos);
+}
+
+TEST_CASE("--cost hexiscale: plans by the formulas of HexiScale's paper, which predict prices again") {
+  const workplace w;
+  fill(w);
+  const auto found = w.run(
+      "hetsched-plan --cluster cluster.json --model model.json --global-batch 16 --microbatch-size 2 "
+      "--planner hexiscale --cost hexiscale --out found.json");
+  CAPTURE(found.errors);
+  REQUIRE(found.status == 0);
+  const auto p = read_plan(w.path("found.json")).plan;
+  CHECK(p.setting.costs == "hexiscale");
+  CHECK_FALSE(p.setting.stack);
+  for (const auto& line : p.pipelines) {
+    CHECK(line.stages.back().layers.last == 12);  // blocks alone
+    for (const auto& s : line.stages) {
+      CHECK(s.recompute == recomputation::full);
+      // App. A: a forward is a quarter of 24 b s h^2 (1 + s / (6 h)) x 4 operations, spread over the group, and of tensor
+      // parallelism a third of what the rest takes.
+      const auto& device =
+          read_cluster(w.path("cluster.json")).subclusters.at(static_cast<std::size_t>(s.devices[0].mesh.subcluster)).device;
+      const double h = 1024, t = 1024, b = line.microbatch_size;
+      const double forward_s =
+          24 * b * t * h * h * (1 + t / (6 * h)) / device.flops(precision::fp16) / s.degrees.tensor * s.layers.size();
+      if (s.degrees.tensor == 1) CHECK(s.cost.forward_s == doctest::Approx(forward_s));
+      CHECK(s.cost.forward_s >= forward_s * (1 - 1e-9));
+    }
+  }
+  const auto told = w.run("hetsched-predict --cluster cluster.json --model model.json --plan found.json --json");
+  REQUIRE(told.status == 0);
+  CHECK(nlohmann::json::parse(told.output)["iteration_s"].get<double>() == doctest::Approx(p.predicted.iteration_s));
+  const auto refused = [&](const std::string& options, const std::string& why) {
+    const auto r = w.run("hetsched-plan --cluster cluster.json --global-batch 16 --cost hexiscale --model " + options);
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(r.errors.find(why) != std::string::npos);
+  };
+  refused("layers.json", "needs a transformer");
+  refused("model.json --stack megatron", "do not go with it");
+  refused("model.json --for megatron", "leave out embedding and head");
+}

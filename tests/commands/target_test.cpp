@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-plan --for: what is found for a target is exported to it, and recorded; what cannot be is told.
+#include <set>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -59,6 +61,48 @@ TEST_CASE("hetsched-plan --for: the plan goes to the target as it is, at no less
     if (t.name == "megatron" || t.name == "torch") CHECK(exported.errors == "");  // nor is anything left to its own way
   }
   CHECK(w.get("megatron/launch.sh").find("--grad-reduce-in-bf16") == std::string::npos);  // as its stack holds fp32 gradients
+}
+
+TEST_CASE("hetsched-plan --for: devices that no target takes together are not in one plan, which exports") {
+  const place w;
+  // V100 have no bf16, and the two A100 are not joined by NCCL. Their stages would share hosts in any order.
+  const std::string cluster = R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+    {"name": "v", "device": "V100-SXM2-32GB", "nodes": 2, "devices_per_node": 4, "intra_node": {"gbit_per_s": 1200, "latency_us": 5},
+     "inter_node": {"gbit_per_s": 100, "latency_us": 10}},
+    {"name": "a", "device": "A100-SXM4-40GB", "nodes": 2, "devices_per_node": 2, "intra_node": {"gbit_per_s": 2400, "latency_us": 5},
+     "inter_node": {"gbit_per_s": 100, "latency_us": 10, "nccl": false}}],
+    "links": [{"between": ["v", "a"], "gbit_per_s": 25, "latency_us": 30}]})";
+  w.put("c.json", cluster);
+  for (const std::string name : {"megatron", "torch", "torchtitan", "flagscale", "deepspeed"})
+    for (const std::string budget : {"", " --time-budget 0"}) {
+      CAPTURE(name);
+      const auto found = w.plan("--for " + name + budget + " --out p.json");
+      CAPTURE(found.errors);
+      REQUIRE(found.status == 0);
+      const auto p = hetsched::read_plan(w.path("p.json")).plan;
+      std::set<std::pair<int, int>> hosts;
+      std::set<int> kinds;
+      for (const auto& s : p.pipelines.at(0).stages)
+        for (const auto& g : s.devices) {
+          kinds.insert(g.mesh.subcluster);
+          hosts.emplace(g.mesh.subcluster, g.first_device / (g.mesh.subcluster == 0 ? 4 : 2));
+        }
+      if (name != "torch") CHECK(kinds.size() == 1);
+      if (name == "torchtitan") CHECK(kinds == std::set{1});
+      if (name != "flagscale") CHECK(hosts.count({1, 0}) + hosts.count({1, 1}) <= 1);
+      const auto exported = w.run("hetsched-export --plan p.json --cluster c.json --to " + name + " --out x");
+      CAPTURE(exported.errors);
+      CHECK(exported.status == 0);
+    }
+  const auto all = w.plan("--for megatron --use-all-devices --out all.json");
+  CHECK(all.status == 1);
+  CHECK(all.errors.find("all devices are to be used, and with those of ") != std::string::npos);
+  w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+    {"name": "v", "device": "V100-SXM2-32GB", "nodes": 1, "devices_per_node": 4, "intra_node": {"gbit_per_s": 1200, "latency_us": 5}}]})");
+  const auto none = w.plan("--for torchtitan --out none.json");
+  CHECK(none.status == 1);
+  CHECK(none.errors.find("torchtitan can run none: no device computes in fp32, tf32 or bf16") != std::string::npos);
+  CHECK(none.errors.find("but stage 0: devices that compute in fp16") != std::string::npos);
 }
 
 TEST_CASE("hetsched-plan --for: a target of one's own, and its stack unless another is asked for") {

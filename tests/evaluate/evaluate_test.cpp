@@ -3,6 +3,7 @@
 #include <hetsched/evaluate/breakdown.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/robust.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/named.hpp>
@@ -793,4 +794,26 @@ TEST_CASE("a tied Llama over 1 Gbit/s: the embedding's gradients take 4.2 s, and
   // In one stage the copy does not even take part in the optimizer step.
   const std::vector<stage_plan> whole{on_device({0, 18}, 1, 0)};
   CHECK(seconds(true, whole) < seconds(false, whole));
+}
+
+TEST_CASE("sends that hold ranks up: two stages, forward 1 s, backward 2 s, a second each way") {
+  const auto judged = [](int microbatches, int depth = 2) {
+    std::vector<simple_stage> stages;
+    for (int i = 0; i < depth; ++i) stages.push_back({{0, 1, 1}, 1, 2, 1, depth - i, 0.5});
+    auto one = case_of(stages, microbatches, 1);
+    one.whole.pipelines[0].schedule.name = "1f1b";
+    auto found = evaluate(two_kinds(), one.costs, one.whole);
+    REQUIRE(found);
+    return *std::move(found);
+  };
+  // The first rank: forward 0-1, second forward while the first tensor travels, backwards when gradients have come at 6 and 9.
+  CHECK(iteration_under(judged(2), send_mode::asynchronous) == doctest::Approx(11.5));
+  // It waits for both forwards to be there (2, 4); stage 1 computes 2-3, 4-6, sends to 7, computes 7-10, sends to 11.
+  CHECK(iteration_under(judged(2), send_mode::blocking) == doctest::Approx(13.5));
+  CHECK(iteration_under(judged(2), send_mode::grouped) == doctest::Approx(13.5));
+  CHECK(iteration_under(judged(1), send_mode::blocking) == doctest::Approx(8.5));
+  const auto four = judged(12, 4);
+  CHECK(iteration_under(four, send_mode::asynchronous) == four.plan.predicted.iteration_s);
+  CHECK(iteration_under(four, send_mode::grouped) > four.plan.predicted.iteration_s);
+  CHECK(iteration_under(four, send_mode::blocking) > iteration_under(four, send_mode::grouped));
 }

@@ -70,6 +70,7 @@ const std::vector<door> doors{
     {"find_link_kind", [](random_source& r) { (void)find_link_kind(one_in(r, 2) ? "pcie" : "ether"); }, false},
     {"usual_link_kind",
      [](random_source& r) { (void)usual_link_kind(one_in(r, 2) ? device{} : catalogue_device("A10"), some_double(r)); }, false},
+    {"maker_of", [](random_source& r) { (void)maker_of(one_in(r, 2) ? device{} : catalogue_device("A10")); }, false},
     {"catalogue_device", [](random_source& r) { (void)catalogue_device(one_in(r, 2) ? "T4" : "T5"); }},
 };
 

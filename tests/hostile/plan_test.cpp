@@ -122,6 +122,11 @@ const std::vector<door> doors{
      [](random_source& r) {
        for (const auto& gap : gaps(some_plan(r), some_target(r))) expect(!to_text(gap).empty(), "a text");
      }},
+    {"gaps on a cluster",
+     [](random_source& r) {
+       for (const auto& gap : gaps(some_plan(r), some_target(r), hardware())) expect(!to_text(gap).empty(), "a text");
+     }},
+    {"joined_by_nccl", [](random_source& r) { (void)joined_by_nccl(hardware(), mostly(r, 0), mostly(r, 1)); }},
     {"to_text", [](random_source&) { expect(!to_text(target_gap{}).empty(), "a text"); }, false},
     {"can_run", [](random_source& r) { (void)can_run(some_plan(r), some_target(r)); }},
     {"allows",

@@ -9,8 +9,11 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/cost/models/training_stack.hpp>
+#include <hetsched/schedule/builders/bidirectional.hpp>
+#include <hetsched/schedule/builders/v_schedules.hpp>
 
 using namespace hetsched;
 
@@ -64,6 +67,7 @@ TEST_CASE("targets: all make sense, have names of their own and stacks that ther
   wrong([](plan_target& t) { t.recompute.clear(); });
   wrong([](plan_target& t) { t.zero = {4}; });
   wrong([](plan_target& t) { t.schedules = {"whenever"}; });
+  wrong([](plan_target& t) { t.precisions.clear(); });
 }
 
 TEST_CASE("what is equal in all stages and cut between blocks goes everywhere") {
@@ -175,6 +179,90 @@ TEST_CASE("gaps: plans that are none are an error") {
   CHECK_THROWS_AS((void)can_run(p, *find_plan_target("hetsched")), input_error);
 }
 
+TEST_CASE("what only a cluster tells: precisions, NCCL and hosts") {
+  cluster c;
+  for (const auto& [name, device] :
+       {std::pair{"a", "A100-SXM4-40GB"}, {"v", "V100-SXM2-16GB"}, {"m", "MI300X"}, {"n", "Ascend910B2(A2)"}})
+    c.subclusters.push_back({name, find_device(device).value(), 2, 2, {1e-6, 1e11}, {1e-5, 1e10}});
+  c.links.push_back({.a = 0, .b = 1, .link = {1e-5, 1e9}});
+  auto p = plan_of(3, 2, {.data = 2, .context = 1, .tensor = 1});
+  p.setting.precision = "bf16";
+  auto& stages = p.pipelines[0].stages;
+  const auto lie = [&](int stage, int subcluster, int first_device) {
+    stages[static_cast<std::size_t>(stage)].devices = {{submesh{subcluster, 1, 2}, first_device}};
+  };
+  const auto told = [&](const std::string& name) {
+    list found;
+    for (const auto& gap : gaps(p, *find_plan_target(name), c))
+      if (!gap.runs_anyway) found.push_back(to_text(gap));
+    CHECK(can_run(p, *find_plan_target(name), c) == found.empty());
+    return found;
+  };
+  lie(0, 0, 0), lie(1, 0, 2), lie(2, 1, 0);
+  const list fp16{"stage 2: devices that compute in fp16, expected bf16 as in stage 0"};
+  for (const auto* name : {"megatron", "flagscale", "deepspeed"}) CHECK(told(name) == fp16);
+  CHECK(told("torchtitan").size() == 2);
+  CHECK(told("torchtitan").front() == "stage 2: devices that compute in fp16, expected fp32, tf32 or bf16");
+  for (const auto* name : {"hetsched", "torch"}) CHECK(told(name) == list{});
+  CHECK(texts(p, "megatron") == list{});  // of devices nothing is known
+  p.setting.precision = "tf32";           // V100 multiply in fp32, which is stored alike
+  CHECK(told("megatron") == list{});
+  p.setting.precision = "fp16";
+  CHECK(told("flagscale") == list{});
+  CHECK(told("torchtitan").size() == 1);
+  for (auto& s : stages) s.degrees.expert = 2;
+  CHECK(told("megatron") == list{"stage 0: expert degree 2 in fp16, expected 1"});
+  for (auto& s : stages) s.degrees.expert = 1;
+  p.setting.precision.clear();  // of measured costs
+  CHECK(told("megatron") == list{});
+
+  c.links[0].path.nccl = false;
+  CHECK(told("megatron") == list{"plan: devices of a and v, expected such as NCCL joins"});
+  CHECK(told("torch") == told("megatron"));
+  CHECK(told("flagscale") == list{});
+  c.links[0].path.nccl = true;
+  c.subclusters[0].inter_node_path.nccl = false;
+  CHECK(told("torch") == list{"plan: several nodes of a, expected such as NCCL joins"});
+  c.subclusters[0].inter_node_path.nccl = true;
+  lie(2, 2, 0);
+  CHECK(told("torch") == list{"plan: devices of a and m, expected such as NCCL joins"});
+  lie(0, 2, 2), lie(1, 2, 2);
+  CHECK(told("torch") == list{});  // AMD's alone
+  lie(0, 3, 0), lie(1, 3, 0), lie(2, 3, 0);
+  CHECK(told("torch") == list{"plan: devices of n, expected such as NCCL joins"});
+  CHECK_THROWS_AS((void)joined_by_nccl(c, 0, 4), input_error);
+
+  lie(0, 0, 0), lie(1, 1, 0), lie(2, 0, 2);
+  CHECK(told("flagscale") == list{});
+  for (auto& s : stages) s.degrees.data = 1;
+  stages[0].devices = {{submesh{0, 1, 1}, 0}};
+  stages[1].devices = {{submesh{0, 1, 1}, 2}};
+  stages[2].devices = {{submesh{0, 1, 1}, 1}};
+  CHECK(told("flagscale") == list{"stage 2: devices of node 0 of a again, expected all ranks of a host one after another"});
+  CHECK(told("megatron") == list{});
+  lie(2, 4, 0);
+  CHECK_THROWS_AS((void)told("megatron"), input_error);
+}
+
+TEST_CASE("plans that serve requests, schedules told by their actions, and room that 1F1B needs") {
+  auto p = plan_of(2, 4, {});
+  p.objective = plan_objective::latency;
+  CHECK(texts(p, "torch") == list{"plan: requests that are served, expected training"});
+  p = plan_of(2, 4, {}, "mine");
+  p.pipelines[0].schedule.actions = dualpipe(2, 8);
+  CHECK(texts(p, "torch").front().substr(0, 2) == "pl");
+  p.pipelines[0].schedule.actions = zb_v(2, 8);
+  CHECK(texts(p, "torch").front().substr(0, 2) == "~ ");
+  CHECK(texts(p, "megatron").front().substr(0, 2) == "pl");
+  p = plan_of(2, 4, {}, "h1f1b");
+  for (auto& s : p.pipelines[0].stages) {
+    s.cost.weight_bytes = s.cost.activation_bytes = bytes_t{1} << 30;
+    s.memory_capacity_bytes = bytes_t{2} << 30;
+  }
+  CHECK(texts(p, "flagscale").front() == "stage 0: room for 1 microbatches, expected for 2, which it keeps under 1f1b");
+  CHECK(texts(p, "torch") == list{});
+}
+
 TEST_CASE("several pipelines and unequal shares stay at home") {
   auto p = plan_of(2, 3, {.data = 2, .context = 1, .tensor = 1});
   p.pipelines[0].stages[1].shares.data = {0.75, 0.25};
@@ -211,10 +299,16 @@ TEST_CASE("docs/targets.md has a row for each target, as the data say") {
                              : t.cuts == target_cuts::blocks ? "blocks"
                                                              : "blocks, with the ends";
     const auto number = [](int one) { return std::to_string(one); };
+    list together;
+    if (t.precisions.size() < 4) together.push_back("in " + listed(t.precisions, name));
+    if (t.one_precision) together.push_back("in one precision");
+    if (!t.fp16_experts) together.push_back("no expert degrees in fp16");
+    if (t.joined_by_nccl) together.push_back("joined by NCCL");
+    if (t.hosts_in_a_row) together.push_back("a host's ranks in a row");
     const auto row = "| `" + t.name + "` | " + t.program + " | `" + t.stack + "` | " + cuts + " | " + listed(t.equal, name) +
                      " | " + most + " | " + listed(t.recompute, name) + " | " + listed(t.zero, number) +
                      (t.zero_alone.empty() ? "" : "; on one stage also " + listed(t.zero_alone, number)) + " | " +
-                     (t.schedules.empty() ? "all" : listed(t.schedules, itself)) + " |";
+                     (t.schedules.empty() ? "all" : listed(t.schedules, itself)) + " | " + listed(together, itself) + " |";
     CAPTURE(row);
     CHECK(page.find(row + "\n") != std::string::npos);
   }
@@ -225,5 +319,6 @@ TEST_CASE("space_of says a target's rules in words") {
   CHECK(space_of(*find_plan_target("flagscale")) ==
         "one pipeline; whole blocks, with embedding and head; equal shares; all stages alike in expert and zero; context degrees "
         "up to 1; "
-        "recompute none or full; ZeRO stage 0 or 1; under 1f1b");
+        "recompute none or full; ZeRO stage 0 or 1; under 1f1b; all devices in one precision; no expert degrees in fp16; each "
+        "host's ranks in a row");
 }

@@ -14,6 +14,7 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/planners.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/search/pack_devices.hpp>
 
 using namespace hetsched;
@@ -48,6 +49,7 @@ class all_plans {
   all_plans(const cluster& c, const costs_by_size& costs, const plan_target& t, int microbatches, int size, std::string schedule)
       : cluster_(c), costs_(costs), target_(t) {
     plan_.setting.granularity = "block";
+    plan_.setting.precision = "bf16";
     plan_.pipelines.push_back({.microbatches = microbatches, .microbatch_size = size});
     plan_.pipelines[0].schedule.name = std::move(schedule);
     for (std::size_t k = 0; k < c.subclusters.size(); ++k)
@@ -79,7 +81,7 @@ class all_plans {
       }
   }
   void judge() {
-    if (!gaps(plan_, target_).empty()) return;
+    if (!gaps(plan_, target_, cluster_).empty()) return;
     const auto judged = evaluate(cluster_, costs_, plan_);
     if (!judged || !judged->shortage.empty()) return;
     ++run;
@@ -96,50 +98,102 @@ class all_plans {
 }  // namespace
 
 TEST_CASE("of all plans that a target runs, none is better than what is found, and none is below the bound") {
-  const auto c = two_kinds();
-  for (const int hidden : {1024, 2048})  // of the latter memory is short
-    for (const bool tied : {false, true}) {
-      CAPTURE(hidden);
-      CAPTURE(tied);
-      const auto chain = blocks(hidden, tied);
-      const costs_by_size costs = [&](int size) { return costs_of(c, chain, size); };
-      double any_s = none;
-      for (const auto* name : {"hetsched", "megatron", "torchtitan", "flagscale", "deepspeed", "torch"}) {
-        CAPTURE(name);
-        auto t = *find_plan_target(name);
-        t.several_pipelines = false;
-        plan_request request{.global_batch = 32, .microbatch_size = 4, .planner = "interop_dp"};
-        request.setting.granularity = "block";
-        request.target = t;
-        const auto found = find_plan(c, costs, request);
-        const std::string schedule = allows(t, "exact_1f1b") ? "exact_1f1b" : "1f1b";
-        const all_plans all(c, costs, t, 8, 4, schedule);
-        if (all.run == 0) {
-          REQUIRE_FALSE(found);
-          CHECK(found.why_not().why == refusal::kind::infeasible);
-          continue;
-        }
-        REQUIRE(found);
-        CHECK(gaps(*found, t) == std::vector<target_gap>{});
-        CHECK(found->setting.target == name);
-        // A target that knows 1F1B by its name has no other warm-ups than its own.
-        const auto& stages = found->pipelines[0].stages;
-        if (schedule == "1f1b")
-          for (std::size_t i = 0; i < stages.size(); ++i)
-            CHECK(stages[i].warmup == std::min(static_cast<int>(stages.size() - i), 8));
-        CHECK(found->predicted.iteration_s <= all.least_s * (1 + 1e-9));
-        REQUIRE(found->evidence);
-        CHECK(found->evidence->objective_bound <= all.least_s * (1 + 1e-9));
-        CHECK(found->evidence->space.find("that " + t.name + " runs") != std::string::npos);
-        // What is predicted is what evaluate says of the model's own layers.
-        const auto judged = evaluate(c, costs, *found);
-        REQUIRE(judged);
-        CHECK(judged->plan.predicted.iteration_s == found->predicted.iteration_s);
-        // The first target runs whatever one pipeline can be.
-        if (any_s == none) any_s = found->predicted.iteration_s;
-        CHECK(found->predicted.iteration_s >= any_s * (1 - 1e-9));
+  struct instance {
+    int hidden;  // of 2048 memory is short
+    bool tied, apart;
+  };
+  for (const auto& one :
+       {instance{1024, false, false}, {1024, true, false}, {2048, false, false}, {2048, true, false}, {1024, false, true}}) {
+    const int hidden = one.hidden;
+    const bool tied = one.tied, apart = one.apart;
+    CAPTURE(hidden);
+    CAPTURE(tied);
+    CAPTURE(apart);
+    auto c = two_kinds();
+    c.links[0].path.nccl = !apart;
+    // Where links do not keep them apart, neither does what they compute in.
+    if (!apart) c.subclusters[0].device.peak_flops[3] = c.subclusters[0].device.peak_flops[2];
+    const auto chain = blocks(hidden, tied);
+    const costs_by_size costs = [&](int size) { return costs_of(c, chain, size); };
+    double any_s = none;
+    for (const auto* name : {"hetsched", "megatron", "torchtitan", "flagscale", "deepspeed", "torch"}) {
+      CAPTURE(name);
+      auto t = *find_plan_target(name);
+      t.several_pipelines = false;
+      plan_request request{.global_batch = 32, .microbatch_size = 4, .planner = "interop_dp"};
+      request.setting.granularity = "block";
+      request.setting.precision = "bf16";
+      request.target = t;
+      const auto found = find_plan(c, costs, request);
+      const std::string schedule = allows(t, "exact_1f1b") ? "exact_1f1b" : "1f1b";
+      const all_plans all(c, costs, t, 8, 4, schedule);
+      if (all.run == 0) {
+        REQUIRE_FALSE(found);
+        CHECK(found.why_not().why == refusal::kind::infeasible);
+        continue;
       }
+      REQUIRE(found);
+      CHECK(gaps(*found, t, c) == std::vector<target_gap>{});
+      CHECK(found->setting.target == name);
+      // A target that knows 1F1B by its name has no other warm-ups than its own.
+      const auto& stages = found->pipelines[0].stages;
+      if (schedule == "1f1b")
+        for (std::size_t i = 0; i < stages.size(); ++i)
+          CHECK(stages[i].warmup == std::min(static_cast<int>(stages.size() - i), 8));
+      CHECK(found->predicted.iteration_s <= all.least_s * (1 + 1e-9));
+      REQUIRE(found->evidence);
+      CHECK(found->evidence->objective_bound <= all.least_s * (1 + 1e-9));
+      CHECK(found->evidence->space.find("that " + t.name + " runs") != std::string::npos);
+      // What is predicted is what evaluate says of the model's own layers.
+      const auto judged = evaluate(c, costs, *found);
+      REQUIRE(judged);
+      CHECK(judged->plan.predicted.iteration_s == found->predicted.iteration_s);
+      // The first target runs whatever one pipeline can be.
+      if (any_s == none) any_s = found->predicted.iteration_s;
+      CHECK(found->predicted.iteration_s >= any_s * (1 - 1e-9));
     }
+  }
+}
+
+TEST_CASE("a host that stages come back to: laid out anew, or other stages") {
+  // Stages of four, eight and four devices on two hosts of eight: the last one would come back to the first's.
+  cluster c;
+  c.subclusters.push_back({"a", *find_device("A100-SXM4-40GB"), 2, 8, {5e-6, 300e9}, {10e-6, 25e9}});
+  const auto chain = blocks(1024, false);
+  const costs_by_size costs = [&](int size) { return costs_of(c, chain, size); };
+  const auto t = *find_plan_target("flagscale");
+  int asked = 0;
+  const auto made_by = [&](const std::vector<submesh>& shapes, const std::vector<int>& first) {
+    return [&, shapes, first](const cluster& seen, const costs_by_size& own, const planning_problem& p) -> outcome<plan> {
+      ++asked;
+      for (const auto& shape : shapes)
+        if (own(8).placements(shape).empty()) return interop_dp(seen, own(8), p, {.warmup = warmup_rule::one_f_one_b});
+      plan found;
+      found.pipelines.push_back({.microbatches = p.microbatches, .microbatch_size = 8});
+      found.pipelines[0].schedule.name = "1f1b";
+      for (std::size_t i = 0; i < shapes.size(); ++i) {
+        const auto where = own(8).placements(shapes[i]).front();
+        found.pipelines[0].stages.push_back({.layers = {static_cast<int>(i), static_cast<int>(i) + 1},
+                                             .devices = {{shapes[i], first[i]}},
+                                             .degrees = where.degrees,
+                                             .recompute = where.recompute,
+                                             .zero = where.zero});
+      }
+      auto judged = evaluate(seen, own, found);
+      if (!judged) return judged.why_not();
+      return judged->plan;
+    };
+  };
+  planning_problem problem{.microbatches = 4, .microbatch_size = 8};
+  // Three stages of two devices, the last between: in order they share the first host.
+  auto found = within_target(c, costs, t, problem, {}, {}, made_by({{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}, {0, 8, 2}));
+  REQUIRE(found);
+  CHECK(gaps(*found, t, c).empty());
+  asked = 0;
+  found = within_target(c, costs, t, problem, {}, {}, made_by({{0, 1, 4}, {0, 1, 8}, {0, 1, 4}}, {0, 8, 4}));
+  REQUIRE(found);
+  CHECK(gaps(*found, t, c).empty());
+  CHECK(asked > 1);
 }
 
 TEST_CASE("target_costs: ends joined with their blocks, copies and boundaries as of the model") {

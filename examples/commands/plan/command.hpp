@@ -80,6 +80,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
   if (!find_plan_target(given.target_name)) files.reads(given.target_name);
   given.target = read_target(given.target_name);
   if (given.costs.profile.empty() && given.costs.stack.empty()) given.costs.stack = given.target->stack;
+  if (given.costs.formulas == "hexiscale")
+    throw input_error("--for: HexiScale's costs leave out embedding and head, which every target has");
   if (given.costs.granularity.empty() && given.target->cuts != target_cuts::layers) given.costs.granularity = "block";
   if (const auto rule = schedule_name(given.options.warmup); given.warmup != "exact" && !allows(*given.target, rule))
     throw input_error("--warmup: " + given.target->name + " does not run " + std::string(rule));

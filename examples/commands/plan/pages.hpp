@@ -173,7 +173,7 @@ inline constexpr double telling_gap = 0.0105;
 
 /// What the plan was searched for; else which targets run it as it is, which in their own way and which not, with what is in the
 /// way of the first: "hetsched, torch; not megatron (stage 1: a begin inside block 17), deepspeed".
-[[nodiscard]] inline std::vector<std::string> target_row(const hetsched::plan& p) {
+[[nodiscard]] inline std::vector<std::string> target_row(const hetsched::cluster& hardware, const hetsched::plan& p) {
   using namespace hetsched;
   if (!p.setting.target.empty()) {
     const auto known = find_plan_target(p.setting.target);
@@ -181,7 +181,7 @@ inline constexpr double telling_gap = 0.0105;
   }
   std::array<std::vector<std::string>, 3> groups;
   for (const auto& t : plan_targets()) {
-    const auto found = gaps(p, t);
+    const auto found = gaps(p, t, hardware);
     auto& own = groups[found.empty() ? 0 : found.front().runs_anyway ? 1 : 2];
     const bool first = own.empty() && !found.empty();
     own.push_back(t.name + (first ? " (" + found.front().place + ": " + found.front().found + ")" : ""));
@@ -208,7 +208,7 @@ inline constexpr double telling_gap = 0.0105;
   if (p.setting.stack) figures.push_back({"stack", p.setting.stack->name, costs.stack_bytes_text()});
   figures.push_back({"costs", p.setting.costs, costs.basis_text(hardware)});
   if (const auto links = costs.links_text(hardware); !links.empty()) figures.push_back({"links", "Gbit/s", links});
-  figures.push_back(target_row(p));
+  figures.push_back(target_row(hardware, p));
   const auto schedules = schedules_text(p);
   if (p.evidence) figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 
 #include <hetsched/evaluate/breakdown.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/views/plan.hpp>
@@ -27,7 +29,8 @@ using namespace hetsched;
 struct plan_arguments {
   std::string cluster, model, plan, out;
   std::string recompute;  ///< of all stages; empty: as the plan says
-  int zero = -1;          ///< of all stages; -1: as the plan says
+  std::string sends = std::string(send_modes.front());
+  int zero = -1;  ///< of all stages; -1: as the plan says
   command::cost_choice costs;
   bool json = false;
 };
@@ -37,6 +40,7 @@ struct judged_plan {
   hetsched::plan planned;  ///< as the file says
   evaluation now;
   breakdown parts;
+  std::optional<double> held_up_s = {};  ///< an iteration whose sends hold ranks up, if it is asked for
 };
 
 using memory_parts = std::vector<std::pair<std::string, bytes_t>>;
@@ -128,6 +132,7 @@ inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::stri
   auto out = to_json(p.predicted);
   out["fits"] = judged.now.shortage.empty();
   out["costs"] = costs;
+  if (judged.held_up_s) out["iteration_with_sends_s"] = *judged.held_up_s;
   if (p.setting.stack) out["stack"] = p.setting.stack->name;
   const auto describe_line = [&](nlohmann::ordered_json& into, std::size_t l) {
     into["schedule"] = p.pipelines[l].schedule.name;
@@ -318,6 +323,8 @@ inline int plan_command(plan_arguments given) {
   }
   judged.now = *std::move(found);
   judged.now.plan.setting = source.setting(hardware);
+  const auto mode = static_cast<std::size_t>(std::find(send_modes.begin(), send_modes.end(), given.sends) - send_modes.begin());
+  if (mode > 0) judged.held_up_s = iteration_under(judged.now, static_cast<send_mode>(mode));
   if (const auto alone = judge(with_free_links(hardware))) judged.parts = break_down(hardware, judged.now, *alone);
   files.add(given.out, to_json(judged.now.plan, hardware));
   files.write();
@@ -325,7 +332,11 @@ inline int plan_command(plan_arguments given) {
   if (given.json)
     std::cout << to_json(judged, source.kind(hardware), names).dump() << '\n';
   else
-    std::cout << pages(judged, source.text(hardware), source.measured(), names) << files.summary();
+    std::cout << pages(judged, source.text(hardware), source.measured(), names)
+              << (judged.held_up_s
+                      ? "\nwith " + given.sends + " sends an iteration takes " + format_seconds(*judged.held_up_s) + "\n"
+                      : "")
+              << files.summary();
   for (const auto& remark : source.remarks(hardware, judged.now.plan)) std::cerr << "hetsched-predict: " << remark << '\n';
   if (judged.now.shortage.empty()) return command::done;
   const auto ways = source.ways_out();

@@ -87,4 +87,17 @@ struct device {
   friend bool operator==(const device&, const device&) = default;
 };
 
+/// Who made a device, as far as its generation tells: "NVIDIA", "AMD", "Intel", "Huawei", "AWS"; empty: not known.
+[[nodiscard]] inline std::string_view maker_of(const device& d) {
+  struct row {
+    std::string_view begin, maker;
+  };
+  constexpr row rows[] = {{"Pascal", "NVIDIA"}, {"Volta", "NVIDIA"},  {"Turing", "NVIDIA"},    {"Ampere", "NVIDIA"},
+                          {"Ada", "NVIDIA"},    {"Hopper", "NVIDIA"}, {"Blackwell", "NVIDIA"}, {"CDNA", "AMD"},
+                          {"RDNA", "AMD"},      {"Xe", "Intel"},      {"DaVinci", "Huawei"},   {"NeuronCore", "AWS"}};
+  for (const auto& r : rows)
+    if (d.generation.starts_with(r.begin)) return r.maker;
+  return {};
+}
+
 }  // namespace hetsched

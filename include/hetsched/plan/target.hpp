@@ -9,7 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/degrees.hpp>
+#include <hetsched/cluster/device.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/plan/plan.hpp>
 
@@ -46,7 +48,12 @@ struct plan_target {
   std::vector<int> zero_alone{};         ///< also, of a plan of one stage
   std::vector<std::string> schedules{};  ///< empty: all; the first is planned for unless another is asked for
   bool whole_rounds = false;             ///< interleaved schedules take microbatches in multiples of the ranks
-  bool strict = false;                   ///< refuses other ways to save memory and other schedules; else it runs its own
+  std::vector<precision> precisions{precision::fp32, precision::tf32, precision::fp16, precision::bf16};
+  bool one_precision = false;   ///< all devices of a plan compute in the same
+  bool fp16_experts = true;     ///< expert degrees above 1 where devices compute in fp16
+  bool joined_by_nccl = false;  ///< all devices of a plan, RCCL being AMD's
+  bool hosts_in_a_row = false;  ///< the ranks of a host follow one another
+  bool strict = false;          ///< refuses other ways to save memory and other schedules; else it runs its own
   friend bool operator==(const plan_target&, const plan_target&) = default;
 };
 
@@ -88,12 +95,21 @@ struct target_gap {
 [[nodiscard]] std::string to_text(const target_gap& gap);
 
 /// All that a plan asks for and a target does not run: first what it cannot run at all, then what it runs in its own way.
-/// Layers of a plan whose setting names no granularity count as blocks.
-/// Throws: input_error for a pipeline without stages, and stages without layers or with degrees below 1. O(stages * traits).
+/// Layers of a plan whose setting names no granularity count as blocks. Without a cluster, devices compute in the precision that
+/// the plan's setting names, and nothing is said of hosts and NCCL; where it names none, nothing of precisions.
+/// Throws: input_error for a pipeline without stages, and stages without layers or with degrees below 1; on a cluster also for
+/// devices that it does not have. O(stages * traits + devices).
 [[nodiscard]] std::vector<target_gap> gaps(const plan& p, const plan_target& t);
+[[nodiscard]] std::vector<target_gap> gaps(const plan& p, const plan_target& t, const cluster& hardware);
 
 /// Whether the target runs the plan, if need be in its own way. Throws: as gaps.
 [[nodiscard]] bool can_run(const plan& p, const plan_target& t);
+[[nodiscard]] bool can_run(const plan& p, const plan_target& t, const cluster& hardware);
+
+/// Whether NCCL joins the devices of two subclusters, or for one and the same those of its nodes: unless the path between them
+/// says otherwise, and they are of one maker, NVIDIA or AMD, or not known. Throws: input_error for a subcluster that there is
+/// not.
+[[nodiscard]] bool joined_by_nccl(const cluster& hardware, int a, int b);
 
 /// Which plans a target runs, in words: "one pipeline; whole blocks; all stages alike in data and tensor; under 1f1b".
 [[nodiscard]] std::string space_of(const plan_target& t);

@@ -3,14 +3,20 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include <hetsched/cluster/device_group.hpp>
+#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/models/training_stack.hpp>
+#include <hetsched/plan/detail/device_rules.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/target.hpp>
 #include <hetsched/plan/validate.hpp>
@@ -43,23 +49,47 @@ template <class T>
   return texts;
 }
 
-// How the stages of a schedule lie on its ranks.
-enum class stage_shape { line, loop, other };
+[[nodiscard]] inline std::vector<std::string> names_of(const std::vector<precision>& kinds) {
+  std::vector<std::string> names;
+  for (const auto p : kinds) names.emplace_back(name_of(p));
+  return names;
+}
+
+// How the stages of a schedule lie on its ranks: one each; going round; there and back; as two directions have them, or anyhow.
+enum class stage_shape { line, loop, back, other };
 
 [[nodiscard]] inline stage_shape shape_of(std::string_view schedule_name) {
   const auto* known = find_schedule(schedule_name);
   if (!known || !known->cuts_stages) return stage_shape::line;
-  return known->build == from_chunks<interleaved_1f1b> || known->build == from_chunks<looped_bfs> ? stage_shape::loop
-                                                                                                  : stage_shape::other;
+  if (known->build == from_chunks<interleaved_1f1b> || known->build == from_chunks<looped_bfs>) return stage_shape::loop;
+  return known->build == from_counts<dualpipe> || known->build == from_counts<chimera> ? stage_shape::other : stage_shape::back;
 }
 
-/// Compares a plan with a target.
+[[nodiscard]] inline stage_shape shape_of(const schedule_plan& how) {
+  if (!how.actions) return shape_of(how.name);
+  const auto& order = *how.actions;
+  if (order.ranks < 1 || order.stages < 1 || order.directions < 1 ||
+      order.rank_of.size() != as_size(order.directions) * as_size(order.stages))
+    throw input_error("schedule " + how.name + ": its actions have no rank for each stage");
+  if (order.directions != 1) return stage_shape::other;
+  bool round = true, back = order.stages / 2 == order.ranks && order.stages % 2 == 0;
+  for (int v = 0; v < order.stages; ++v) {
+    round = round && order.rank(0, v) == v % order.ranks;
+    back = back && order.rank(0, v) == (v < order.ranks ? v : order.stages - 1 - v);
+  }
+  if (round) return order.stages == order.ranks ? stage_shape::line : stage_shape::loop;
+  return back ? stage_shape::back : stage_shape::other;
+}
+
+/// Compares a plan with a target. `hardware`: of the devices, if it is known.
 class gap_finder {
  public:
-  gap_finder(const plan& p, const plan_target& t) : plan_(p), target_(t) {}
+  gap_finder(const plan& p, const plan_target& t, const cluster* hardware = nullptr)
+      : plan_(p), target_(t), hardware_(hardware), asked_(find_precision(p.setting.precision)) {}
 
   [[nodiscard]] std::vector<target_gap> run() {
     const auto count = plan_.pipelines.size();
+    if (is_inference(plan_)) add("plan", "requests that are served", "training");
     if (count > 1 && !target_.several_pipelines) add("plan", std::to_string(count) + " pipelines, which may differ", "1");
     for (std::size_t l = 0; l < count; ++l) {
       check(l);
@@ -67,7 +97,10 @@ class gap_finder {
       for (const auto trait : target_.equal) look_at_trait(l, trait);
       look_at_ends(l);
       look_at_schedule(l);
+      look_at_precision(l);
+      look_at_hosts(l);
     }
+    look_at_nccl();
     if (target_.strict)
       for (auto& gap : found_) gap.runs_anyway = false;
     std::stable_partition(found_.begin(), found_.end(), [](const target_gap& g) { return !g.runs_anyway; });
@@ -87,6 +120,11 @@ class gap_finder {
       if (stages[i].layers.first < 0 || stages[i].layers.last <= stages[i].layers.first ||
           std::min({d.data, d.context, d.tensor, d.expert}) < 1)
         throw input_error(stage_name(plan_, l, i) + ": it needs at least one layer, and degrees of at least 1");
+      if (hardware_)
+        for (const auto& g : stages[i].devices)
+          if (g.mesh.subcluster < 0 || as_size(g.mesh.subcluster) >= hardware_->subclusters.size() || g.first_device < 0 ||
+              device_count({g}) > at(hardware_->subclusters, g.mesh.subcluster).device_count() - g.first_device)
+            throw input_error(stage_name(plan_, l, i) + ": the cluster does not have its devices");
     }
   }
 
@@ -95,11 +133,16 @@ class gap_finder {
     const auto& s = line.stages[i];
     const auto place = stage_name(plan_, l, i);
     if (!target_.uneven_shares) {
-      if (are_uneven(s.shares.data) || are_uneven(s.shares.context) || are_uneven(s.shares.tensor))
+      if (are_uneven(s.shares.data) || are_uneven(s.shares.context) || are_uneven(s.shares.tensor) || are_uneven(s.shares.state))
         add(place, "uneven shares of its work", "equal ones");
       else if (line.microbatch_size % s.degrees.data != 0)
         add(place, "a data degree of " + std::to_string(s.degrees.data),
             "one that divides microbatches of " + std::to_string(line.microbatch_size) + " samples");
+      const auto sequence = plan_.setting.sequence;
+      if (std::int64_t{s.degrees.context} * s.degrees.tensor > 1 &&
+          sequence % (std::int64_t{s.degrees.context} * s.degrees.tensor) != 0)
+        add(place, "context x tensor degrees of " + std::to_string(s.degrees.context) + " x " + std::to_string(s.degrees.tensor),
+            "ones that divide sequences of " + std::to_string(sequence) + " tokens");
     }
     for (const auto& [name, degree, most] :
          {std::tuple{"data", s.degrees.data, target_.most.data}, std::tuple{"context", s.degrees.context, target_.most.context},
@@ -123,18 +166,22 @@ class gap_finder {
 
   // Of transformers in parts of blocks, embedding and head aside.
   void look_at_cut(std::size_t l, std::size_t i, const std::string& place) {
+    if (plan_.setting.costs == "hexiscale") {
+      if (i == 0) add("plan", "costs of blocks alone", "those of embedding and head, too");
+      return;
+    }
     if (target_.cuts == target_cuts::layers) return;
     const auto& stages = plan_.pipelines[l].stages;
     const auto layers = stages[i].layers;
     const int parts = plan_.setting.granularity == "sublayer" ? 3 : 1, end = stages.back().layers.last;
-    if ((end - 2) % parts != 0) {
+    if (end < 2 || (end - 2) % parts != 0 || (end == 2 && target_.cuts == target_cuts::blocks_with_ends)) {
       if (i == 0) add("plan", std::to_string(end) + " layers", "embedding, blocks of " + std::to_string(parts) + " and head");
       return;
     }
     if (layers.first > 0 && layers.first < end - 1 && (layers.first - 1) % parts != 0)
       add(place, "a begin inside block " + std::to_string((layers.first - 1) / parts),
           "cuts between blocks (hetsched-plan --granularity block)");
-    if (target_.cuts == target_cuts::blocks || end <= 2) return;
+    if (target_.cuts == target_cuts::blocks) return;
     if (layers.last == 1) add(place, "the embedding alone", "at least a block with it");
     if (layers.first == end - 1) add(place, "the head alone", "at least a block with it");
   }
@@ -180,10 +227,11 @@ class gap_finder {
   void look_at_schedule(std::size_t l) {
     const auto& name = plan_.pipelines[l].schedule.name;
     const auto& known = target_.schedules;
-    const auto shape = shape_of(name);
+    const auto shape = shape_of(plan_.pipelines[l].schedule);
     const bool same = std::any_of(known.begin(), known.end(), [&](const auto& own) { return shape_of(own) == shape; });
     const auto place = plan_.pipelines.size() > 1 ? "pipeline " + std::to_string(l) : std::string("plan");
     if (!allows(target_, name)) add(place, "schedule " + name, joined(known, " or "), same && shape != stage_shape::other);
+    if (shape == stage_shape::line && !known.empty() && known.front() == "1f1b") look_at_room(l);
     if (shape == stage_shape::loop && target_.whole_rounds) {
       const int ranks = static_cast<int>(plan_.pipelines[l].stages.size()), count = plan_.pipelines[l].microbatches;
       if (count % ranks != 0)
@@ -195,8 +243,107 @@ class gap_finder {
       add(place, "schedule " + name + ", for which stages are cut anew inside blocks", "layers of --granularity block");
   }
 
+  // Of targets that run 1F1B whatever the plan's order is: stage s of S keeps min(M, S - s) microbatches.
+  void look_at_room(std::size_t l) {
+    const auto& line = plan_.pipelines[l];
+    const auto rooms = activation_rooms(line);
+    for (std::size_t i = 0; i < rooms.size(); ++i) {
+      const int kept = std::min(line.microbatches, static_cast<int>(rooms.size() - i));
+      const double each = static_cast<double>(line.stages[i].cost.activation_bytes);
+      if (each > 0 && kept * each > rooms[i] * (1 + tolerance::sums))
+        add(stage_name(plan_, l, i),
+            "room for " + std::to_string(static_cast<int>(std::max(0.0, rooms[i] / each))) + " microbatches",
+            "for " + std::to_string(kept) + ", which it keeps under 1f1b");
+    }
+  }
+
+  // In which devices of a stage compute, of each kind once; none where costs do not name a precision.
+  [[nodiscard]] std::vector<precision> precisions_of(const stage_plan& s) const {
+    std::vector<precision> found;
+    if (!asked_) return found;
+    if (!hardware_) return {*asked_};
+    for (const auto& g : s.devices)
+      if (const auto p = at(hardware_->subclusters, g.mesh.subcluster).device.computes_in(*asked_); !has(found, p))
+        found.push_back(p);
+    return found;
+  }
+
+  // Tells of the first stage with each thing that is wrong.
+  void look_at_precision(std::size_t l) {
+    const auto& stages = plan_.pipelines[l].stages;
+    std::optional<precision> first;
+    bool known = true, alike = true, experts = true;
+    for (std::size_t i = 0; i < stages.size(); ++i)
+      for (const auto p : precisions_of(stages[i])) {
+        const auto place = stage_name(plan_, l, i);
+        const auto name = std::string(name_of(p));
+        const auto once = [&](bool& so_far, bool holds, const std::string& found, const std::string& expected) {
+          if (so_far && !holds) add(place, found, expected);
+          so_far = so_far && holds;
+        };
+        once(known, has(target_.precisions, p), "devices that compute in " + name, joined(names_of(target_.precisions), " or "));
+        if (!first) first = p;
+        once(alike, bits_of(p) == bits_of(*first) || !target_.one_precision, "devices that compute in " + name,
+             std::string(name_of(*first)) + " as in stage 0");
+        once(experts, p != precision::fp16 || target_.fp16_experts || stages[i].degrees.expert == 1,
+             "expert degree " + std::to_string(stages[i].degrees.expert) + " in fp16", "1");
+      }
+  }
+
+  // Of launchers that know a host by its name: ranks go stage by stage.
+  void look_at_hosts(std::size_t l) {
+    if (!hardware_ || !target_.hosts_in_a_row) return;
+    const auto& stages = plan_.pipelines[l].stages;
+    std::vector<std::pair<int, int>> met;  // subcluster and node, in the order of ranks
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      if (is_mixed(stages[i].devices)) add(stage_name(plan_, l, i), "devices of several subclusters", "of one");
+      for (const auto& g : stages[i].devices) {
+        const auto& sub = at(hardware_->subclusters, g.mesh.subcluster);
+        const int last = g.first_device + g.mesh.device_count() - 1;
+        for (int node = g.first_device / sub.devices_per_node; node <= last / sub.devices_per_node; ++node) {
+          const std::pair host{g.mesh.subcluster, node};
+          if (!met.empty() && met.back() == host) continue;
+          if (has(met, host)) {
+            add(stage_name(plan_, l, i), "devices of node " + std::to_string(node) + " of " + sub.name + " again",
+                "all ranks of a host one after another");
+            return;
+          }
+          met.push_back(host);
+        }
+      }
+    }
+  }
+
+  void look_at_nccl() {
+    if (!hardware_ || !target_.joined_by_nccl) return;
+    std::vector<std::vector<int>> nodes(hardware_->subclusters.size());  // in use
+    for (const auto& line : plan_.pipelines)
+      for (const auto& s : line.stages)
+        for (const auto& g : s.devices) {
+          const int per_node = at(hardware_->subclusters, g.mesh.subcluster).devices_per_node;
+          for (int n = g.first_device / per_node; n <= (g.first_device + g.mesh.device_count() - 1) / per_node; ++n)
+            if (auto& own = at(nodes, g.mesh.subcluster); !has(own, n)) own.push_back(n);
+        }
+    for (std::size_t b = 0; b < nodes.size(); ++b)
+      for (std::size_t a = 0; a <= b; ++a) {
+        const bool used = a == b ? nodes[a].size() > (known_to_nccl(hardware_->subclusters[a].device) ? 1 : 0)
+                                 : !nodes[a].empty() && !nodes[b].empty();
+        if (!used || joined_by_nccl(*hardware_, static_cast<int>(a), static_cast<int>(b))) continue;
+        const auto &first = hardware_->subclusters[a].name, &second = hardware_->subclusters[b].name;
+        add("plan",
+            (a < b                 ? "devices of " + first + " and "
+             : nodes[a].size() > 1 ? "several nodes of "
+                                   : "devices of ") +
+                second,
+            "such as NCCL joins");
+        return;
+      }
+  }
+
   const plan& plan_;
   const plan_target& target_;
+  const cluster* hardware_;
+  std::optional<precision> asked_;
   std::vector<target_gap> found_;
 };
 
@@ -213,7 +360,8 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     // Megatron-LM core 0.14: --pipeline-model-parallel-layout names what each virtual stage has, in whole blocks; all other sizes
     // are flags of the whole run (megatron/core/parallel_state.py, megatron/training/arguments.py). The distributed optimizer
     // shares out state as ZeRO 1. Schedules are those of megatron/core/pipeline_parallel/schedules.py, of which the interleaved
-    // one needs two ranks.
+    // one needs two ranks. One of --bf16 and --fp16 for all ranks, which all are in NCCL's groups; "Expert parallelism is not
+    // supported with fp16 training".
     const plan_target megatron{.name = "megatron",
                                .program = "Megatron-LM core 0.14 and later",
                                .stack = "megatron",
@@ -223,7 +371,10 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
                                .equal = {data, context, tensor, expert, recompute, zero},
                                .zero = {0, 1},
                                .schedules = {"1f1b", "interleaved_1f1b"},
-                               .whole_rounds = true};
+                               .whole_rounds = true,
+                               .one_precision = true,
+                               .fp16_experts = false,
+                               .joined_by_nccl = true};
 
     // torch.distributed.pipelining of PyTorch 2.9 with the script of hetsched-export: whole modules of the user's, nothing inside
     // them is parallel, and no state is shared out. Any order of one direction can be read from a table.
@@ -238,12 +389,14 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
         .recompute = {none},
         .zero = {0},
         .schedules = {"exact_1f1b", "auto", "gpipe", "1f1b", "eager_1f1b", "h1f1b", "virtual_1f1b", "interleaved_1f1b",
-                      "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"}};
+                      "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"},
+        .joined_by_nccl = true};
 
     // torchtitan: module_fqns_per_model_part cuts between blocks, pipeline_parallel_schedule_csv takes any order, degrees are of
     // the whole run (torchtitan/config/job_config.py). Replicas are FSDP2's; under a pipeline it keeps weights and gradients
     // whole until the last microbatch. Plain data parallelism does not go with other kinds. Of its mixed precision FSDP is the
-    // only way under a pipeline (torchtitan/distributed/utils.py, maybe_enable_amp): one replica would train in fp32.
+    // only way under a pipeline (torchtitan/distributed/utils.py, maybe_enable_amp): one replica would train in fp32. Its
+    // mixed_precision_param is bfloat16 or float32.
     auto torchtitan = torch;
     torchtitan.name = torchtitan.stack = "torchtitan";
     torchtitan.program = "torchtitan on PyTorch 2.9 and later";
@@ -254,10 +407,14 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     torchtitan.least_replicas = 2;
     torchtitan.zero = {1};
     torchtitan.zero_alone = {2, 3};
+    torchtitan.precisions = {precision::fp32, precision::tf32, precision::bf16};
+    torchtitan.one_precision = true;
 
     // FlagScale's fork of Megatron-LM, hetero_process_meshes and hetero_pipeline_layer_split (flagscale/train/arguments.py):
     // every mesh has its own tensor and data degree and none of context, a stage of the embedding alone and virtual stages are
     // refused. Each stage recomputes all or nothing. Expert degrees may differ unless one is 1; here they do not.
+    // Without NCCL between them hosts communicate themselves (hetero_use_cpu_communication). Its runner knows a host by its name,
+    // and counts ranks host by host.
     auto flagscale = megatron;
     flagscale.name = "flagscale";
     flagscale.program = "FlagScale's training on Megatron-LM";
@@ -267,6 +424,8 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     flagscale.recompute = {none, full};
     flagscale.equal_at_ends = {data, tensor};
     flagscale.schedules = {"1f1b"};
+    flagscale.joined_by_nccl = false;
+    flagscale.hosts_in_a_row = true;
 
     // DeepSpeed's PipelineModule and PipelineEngine: layers of a list in a row, under 1F1B (runtime/pipe/schedule.py); the engine
     // takes no ZeRO stage above 1; activation_checkpoint_interval of 1 is full
@@ -298,6 +457,7 @@ HETSCHED_INLINE void validate(const plan_target& t) {
   require(std::min({t.most.data, t.most.context, t.most.tensor, t.most.expert}) >= 1, "degrees must be at least 1");
   require(t.least_replicas >= 1, "least_replicas must be at least 1");
   require(!t.recompute.empty() && !t.zero.empty(), "it needs a kind of recomputation and a ZeRO stage, if only none and 0");
+  require(!t.precisions.empty(), "it needs a precision");
   for (const auto* stages : {&t.zero, &t.zero_alone})
     for (const int z : *stages) require(z >= 0 && z <= 3, "there is no ZeRO stage " + std::to_string(z));
   for (const auto& name : t.schedules)
@@ -344,9 +504,35 @@ HETSCHED_INLINE std::string to_text(const target_gap& gap) { return gap.place + 
 
 HETSCHED_INLINE std::vector<target_gap> gaps(const plan& p, const plan_target& t) { return detail::gap_finder(p, t).run(); }
 
-HETSCHED_INLINE bool can_run(const plan& p, const plan_target& t) {
-  const auto found = gaps(p, t);
+HETSCHED_INLINE std::vector<target_gap> gaps(const plan& p, const plan_target& t, const cluster& hardware) {
+  validate(hardware);
+  return detail::gap_finder(p, t, &hardware).run();
+}
+
+namespace detail {
+
+[[nodiscard]] inline bool all_run_anyway(const std::vector<target_gap>& found) {
   return found.empty() || found.front().runs_anyway;
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE bool can_run(const plan& p, const plan_target& t) { return detail::all_run_anyway(gaps(p, t)); }
+
+HETSCHED_INLINE bool can_run(const plan& p, const plan_target& t, const cluster& hardware) {
+  return detail::all_run_anyway(gaps(p, t, hardware));
+}
+
+HETSCHED_INLINE bool joined_by_nccl(const cluster& hardware, int a, int b) {
+  for (const int s : {a, b})
+    if (s < 0 || as_size(s) >= hardware.subclusters.size())
+      throw input_error("subcluster " + std::to_string(s) + ": the cluster has " + std::to_string(hardware.subclusters.size()));
+  const auto &first = at(hardware.subclusters, a).device, &second = at(hardware.subclusters, b).device;
+  if (!detail::known_to_nccl(first) || !detail::known_to_nccl(second)) return false;
+  if (a == b) return at(hardware.subclusters, a).inter_node_path.nccl;
+  if (!maker_of(first).empty() && !maker_of(second).empty() && maker_of(first) != maker_of(second)) return false;
+  return std::none_of(hardware.links.begin(), hardware.links.end(),
+                      [&](const cross_link& l) { return !l.path.nccl && ((l.a == a && l.b == b) || (l.a == b && l.b == a)); });
 }
 
 HETSCHED_INLINE std::string space_of(const plan_target& t) {
@@ -368,6 +554,12 @@ HETSCHED_INLINE std::string space_of(const plan_target& t) {
   if (!t.zero_alone.empty())
     rules.push_back("in plans of one stage also " + detail::joined(detail::texts_of(t.zero_alone), " or "));
   if (!t.schedules.empty()) rules.push_back("under " + detail::joined(t.schedules, " or "));
+  if (t.precisions.size() < as_size(precision_count))
+    rules.push_back("in " + detail::joined(detail::names_of(t.precisions), " or "));
+  if (t.one_precision) rules.push_back("all devices in one precision");
+  if (!t.fp16_experts) rules.push_back("no expert degrees in fp16");
+  if (t.joined_by_nccl) rules.push_back("devices that NCCL joins");
+  if (t.hosts_in_a_row) rules.push_back("each host's ranks in a row");
   std::string text;
   for (const auto& rule : rules) text += (text.empty() ? "" : "; ") + rule;
   return text;

@@ -176,7 +176,7 @@ class plan_finder {
     p.planner = planner_.name;
     p.objective = request_.objective;
     p.pipelines.push_back(std::move(line));
-    if (request_.target && !gaps(p, *request_.target).empty()) return {};
+    if (request_.target && !gaps(p, *request_.target, hardware_).empty()) return {};
     auto judged = evaluate(hardware_, costs_, std::move(p), judging());
     if (!judged || !judged->shortage.empty() || judged->plan.predicted.iteration_s > request_.deadline_s) return {};
     judged->plan.setting = request_.setting;
@@ -266,10 +266,11 @@ class plan_finder {
       if (asked.best) choice.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
     }
     const auto how = judging();
-    const auto make = [&](const costs_by_size& costs, const planning_problem& own) {
-      return planned(costs, own, choice, how, soon);
+    const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
+      return planned(hardware, costs, own, choice, how, soon);
     };
-    auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, how, make) : make(costs_, problem);
+    auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, request_.setting, how, make)
+                                 : make(hardware_, costs_, problem);
     if (found) {
       found->setting = request_.setting;
       best_before_ = std::min(best_before_, objective_of(*found));
@@ -286,21 +287,21 @@ class plan_finder {
   }
 
   // By the planner, under the schedule that is asked for.
-  [[nodiscard]] outcome<plan> planned(const costs_by_size& costs, const planning_problem& problem, planner_choice choice,
-                                      const evaluate_options& how, bool soon) {
+  [[nodiscard]] outcome<plan> planned(const cluster& hardware, const costs_by_size& costs, const planning_problem& problem,
+                                      planner_choice choice, const evaluate_options& how, bool soon) {
     const int size = problem.microbatch_size;
-    auto found = planner_.make(hardware_, costs(size), problem, choice);
+    auto found = planner_.make(hardware, costs(size), problem, choice);
     if (found && soon) first_look_[size] = found->pipelines;
     if (request_.mixed_stages) {
       choice.known.clear();
       choice.similar.clear();  // both are of the cluster as it is, not as planners see it
-      found = with_mixed_stages(hardware_, costs, problem, how, std::move(found),
+      found = with_mixed_stages(hardware, costs, problem, how, std::move(found),
                                 [&](const cluster& seen, const any_cost_model& mixed, const planning_problem& asked_again) {
                                   return planner_.make(seen, mixed, asked_again, choice);
                                 });
     }
     if (found && !schedule_.empty() && !runs_already(*found)) {
-      found = under_schedule(costs, *std::move(found), how);
+      found = under_schedule(hardware, costs, *std::move(found), how);
       if (found && found->evidence) tell_of_schedule(*found);
     }
     return found;
@@ -316,13 +317,25 @@ class plan_finder {
     for (const int other : microbatch_sizes(request_.global_batch))
       if (size == 0 && (!request_.lacks || request_.lacks(other).empty())) size = other;
     if (size == 0) return found;  // no size has costs
-    for (const auto& choice : choices(hardware_, costs_(size), *request_.target, request_.global_batch / size)) {
-      const auto own = [&](int asked) { return target_costs(costs_(asked), *request_.target, choice); };
-      found = first_plan(hardware_, own, request, planner_);
-      if (!found) continue;
-      const auto view = own(found->pipelines.front().microbatch_size);
-      found = with_own_layers(hardware_, costs_, view, *std::move(found), judging());
-      break;
+    const auto& t = *request_.target;
+    auto all = choices(hardware_, costs_(size), t, request_.global_batch / size, find_precision(request_.setting.precision));
+    for (std::size_t next = 0; next < all.size(); ++next) {
+      const auto choice = all[next];
+      if (request.use_all_devices && !choice.nodes.empty()) continue;
+      const auto own = [&](int asked) { return target_costs(costs_(asked), t, choice); };
+      auto first = first_plan(hardware_of(choice, hardware_), own, request, planner_);
+      if (first) {
+        const auto view = own(first->pipelines.front().microbatch_size);
+        first = with_own_layers(hardware_, costs_, view, *std::move(first), judging());
+      }
+      if (!first) {
+        if (!found) found = std::move(first);
+        continue;
+      }
+      first->setting = request_.setting;
+      if (gaps(*first, t, hardware_).empty()) return first;
+      if (t.hosts_in_a_row && choice.stage_devices == 0)
+        for (auto& other : with_equal_stages(choice, hardware_)) all.push_back(std::move(other));
     }
     return found;
   }
@@ -352,14 +365,15 @@ class plan_finder {
     told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
   }
 
-  [[nodiscard]] outcome<plan> under_schedule(const costs_by_size& costs, plan p, evaluate_options how) const {
+  [[nodiscard]] outcome<plan> under_schedule(const cluster& hardware, const costs_by_size& costs, plan p,
+                                             evaluate_options how) const {
     const int size = p.pipelines.front().microbatch_size;
     const auto tell_schedule = [&](double best_s, double bound_s) {
       tell({.search = {.incumbent = best_s, .bound = bound_s}, .microbatch_size = size, .schedule = schedule_});
       return go_on();
     };
     how.progress = tell_schedule;
-    return plan_under_schedule(hardware_, costs, std::move(p), schedule_, how,
+    return plan_under_schedule(hardware, costs, std::move(p), schedule_, how,
                                !request_.use_all_devices && request_.objective == plan_objective::iteration);
   }
 
@@ -455,7 +469,7 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   if (free) {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%.4g s", free->predicted.iteration_s);
-    const auto in_the_way = gaps(*free, t);
+    const auto in_the_way = gaps(*free, t, hardware);
     text += "; without that: " + std::string(seconds);
     if (!in_the_way.empty()) text += ", but " + to_text(in_the_way.front());
   }

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/device.hpp>
 #include <hetsched/core/layer_range.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
@@ -20,8 +22,11 @@ namespace hetsched {
 /// What all stages of a plan have in common.
 struct target_choice {
   std::vector<stage_trait> traits{};
-  std::vector<int> values{};  ///< of the traits
-  bool alone = false;         ///< one stage has all layers, with a ZeRO stage of plan_target::zero_alone
+  std::vector<int> values{};       ///< of the traits
+  bool alone = false;              ///< one stage has all layers, with a ZeRO stage of plan_target::zero_alone
+  std::vector<int> nodes{};        ///< that a plan may use of each subcluster, for NCCL and one precision; empty: all
+  std::vector<int> most_expert{};  ///< degree by subcluster, for their precision; empty: any
+  int stage_devices = 0;           ///< that every stage has, so that ranks of a host stay together; 0: any
   double least_s = 0;  ///< no iteration takes less, as devices do no two things at once; 0 where costs are no sums of layers
   friend bool operator==(const target_choice&, const target_choice&) = default;
 };
@@ -61,6 +66,7 @@ class target_costs {
 
   /// Whether layers are not those of the model.
   [[nodiscard]] bool joins_layers() const { return ends_ || choice_.alone; }
+  [[nodiscard]] const plan_target& target() const { return *target_; }
   /// The model's own layers that are these.
   [[nodiscard]] layer_range within(layer_range layers) const;
 
@@ -74,26 +80,36 @@ class target_costs {
   int layers_ = 0;
 };
 
-/// A plan by costs as a target sees them, with the layers that the model has: evaluate judges it again where these are others.
+/// A plan by costs as a target sees them, with the layers that the model has, and with the ranks of each host in a row if the
+/// target wants that and stages of these shapes can have it: evaluate judges it again where something is changed.
 /// Returns: a refusal as evaluate. Throws: as evaluate.
 [[nodiscard]] outcome<plan> with_own_layers(const cluster& hardware, const costs_by_size& costs_for, const target_costs& view,
                                             plan p, const evaluate_options& options);
 
 /// Every choice for which the target runs a placement on some submesh, by least_s. What has to be equal at the ends is, where
-/// layers share parameters, part of the choice. O(submeshes * placements * layers) questions.
+/// layers share parameters, part of the choice, and so are the most devices that the target takes together. `asked`: the
+/// precision that costs are of, if they name one. O(submeshes * placements * layers) questions for each such set of devices.
 [[nodiscard]] std::vector<target_choice> choices(const cluster& hardware, const any_cost_model& costs, const plan_target& t,
-                                                 int microbatches);
+                                                 int microbatches, std::optional<precision> asked = {});
 
-/// A planner for costs as a target sees them.
-using target_planner = std::function<outcome<plan>(const costs_by_size&, const planning_problem&)>;
+/// The cluster with no more nodes of a subcluster than a choice has. Subclusters that it has none of stay: no placement lies
+/// there.
+[[nodiscard]] cluster hardware_of(const target_choice& choice, cluster hardware);
+
+/// The same choice with equally many devices in every stage, for each such number: then hosts need not be come back to.
+[[nodiscard]] std::vector<target_choice> with_equal_stages(const target_choice& choice, const cluster& hardware);
+
+/// A planner for costs as a target sees them, on a cluster with the devices that it takes.
+using target_planner = std::function<outcome<plan>(const cluster&, const costs_by_size&, const planning_problem&)>;
 
 /// The best plan that a target runs: the planner is asked for each choice that can still win, those of the least bound first, and
-/// evaluate judges its plans by `costs_for`.
+/// evaluate judges its plans by `costs_for`. `setting`: of the costs, which the plan remembers.
 /// Returns: the plan, whose evidence is that of all choices together; if there is none, the refusal that says most.
 /// Throws: as the planner and evaluate.
 /// Determinism: as the planner's.
 [[nodiscard]] outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const plan_target& t,
-                                          planning_problem problem, const evaluate_options& options, const target_planner& make);
+                                          planning_problem problem, const plan_setting& setting, const evaluate_options& options,
+                                          const target_planner& make);
 
 }  // namespace hetsched
 

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -13,6 +16,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/detail/device_rules.hpp>
 #include <hetsched/search/within_target.hpp>
 
 namespace hetsched {
@@ -61,6 +65,134 @@ inline constexpr int any_value = -1;
     return std::any_of(rows.begin(), rows.end(), [&](const auto& other) { return other != row && fits(row, other); });
   });
   return kept;
+}
+
+/// Sets of devices that a target takes together, none part of another, as nodes by subcluster.
+class device_sets {
+ public:
+  device_sets(const cluster& hardware, const plan_target& t, std::optional<precision> asked)
+      : hardware_(hardware), target_(t), asked_(asked) {}
+
+  [[nodiscard]] std::vector<std::vector<int>> run() {
+    std::map<precision, std::vector<int>> alike;
+    for (std::size_t k = 0; k < hardware_.subclusters.size(); ++k) {
+      const auto computed = asked_ ? hardware_.subclusters[k].device.computes_in(*asked_) : target_.precisions.front();
+      const auto& known = target_.precisions;
+      if (std::find(known.begin(), known.end(), computed) == known.end() ||
+          (target_.joined_by_nccl && !known_to_nccl(hardware_.subclusters[k].device)))
+        continue;
+      alike[target_.one_precision ? bits_of(computed) : precision::fp32].push_back(static_cast<int>(k));
+    }
+    for (auto& [ignored, members] : alike) target_.joined_by_nccl ? add_joined({}, members, {}) : add(members);
+    return std::move(found_);
+  }
+
+ private:
+  void add(const std::vector<int>& members) {
+    std::vector<int> nodes(hardware_.subclusters.size());
+    for (const int k : members)
+      at(nodes, k) = target_.joined_by_nccl && !joined_by_nccl(hardware_, k, k) ? 1 : at(hardware_.subclusters, k).nodes;
+    found_.push_back(std::move(nodes));
+  }
+
+  // The largest sets that have `in` and some of `may`, of which all are joined with each other; those with any of `seen` were
+  // found before. Source: Bron and Kerbosch.
+  void add_joined(const std::vector<int>& in, std::vector<int> may, std::vector<int> seen) {
+    if (may.empty() && seen.empty()) return add(in);
+    const auto joined_to = [&](int k, std::vector<int> others) {
+      std::erase_if(others, [&](int other) { return other == k || !joined_by_nccl(hardware_, k, other); });
+      return others;
+    };
+    if (may.empty()) return;
+    const int first = may.front();  // of which every set has it, or one that is not joined to it
+    auto tried = may;
+    std::erase_if(tried, [&](int k) { return k != first && joined_by_nccl(hardware_, first, k); });
+    for (const int k : tried) {
+      auto more = in;
+      more.push_back(k);
+      add_joined(more, joined_to(k, may), joined_to(k, seen));
+      std::erase(may, k);
+      seen.push_back(k);
+    }
+  }
+
+  const cluster& hardware_;
+  const plan_target& target_;
+  std::optional<precision> asked_;
+  std::vector<std::vector<int>> found_;
+};
+
+// Degrees of experts that a target takes on each subcluster; empty if any.
+[[nodiscard]] inline std::vector<int> most_expert_of(const cluster& hardware, const plan_target& t,
+                                                     std::optional<precision> asked) {
+  std::vector<int> most;
+  if (t.fp16_experts || !asked) return most;
+  for (const auto& s : hardware.subclusters)
+    most.push_back(s.device.computes_in(*asked) == precision::fp16 ? 1 : std::numeric_limits<int>::max());
+  return most;
+}
+
+// "fp32, tf32 or bf16".
+[[nodiscard]] inline std::string listed_names(const std::vector<precision>& kinds) {
+  std::string text;
+  for (std::size_t i = 0; i < kinds.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == kinds.size() ? " or " : ", ") + std::string(name_of(kinds[i]));
+  return text;
+}
+
+// "all devices are to be used, and with those of b it takes 0 of 2 nodes of a".
+[[nodiscard]] inline std::string left_out_text(const cluster& hardware, const target_choice& choice) {
+  std::string taken, left;
+  for (std::size_t k = 0; k < choice.nodes.size(); ++k) {
+    const auto& s = hardware.subclusters[k];
+    if (choice.nodes[k] > 0) taken += (taken.empty() ? "" : ", ") + s.name;
+    if (choice.nodes[k] < s.nodes)
+      left +=
+          (left.empty() ? "" : ", ") + std::to_string(choice.nodes[k]) + " of " + std::to_string(s.nodes) + " nodes of " + s.name;
+  }
+  return "all devices are to be used, and with those of " + taken + " it takes " + left;
+}
+
+// Whether a choice takes the devices of a placement.
+[[nodiscard]] inline bool has_devices_of(const target_choice& choice, const placement& where) {
+  const auto& mesh = where.mesh;
+  return (choice.nodes.empty() || mesh.nodes <= at(choice.nodes, mesh.subcluster)) &&
+         (choice.most_expert.empty() || where.degrees.expert <= at(choice.most_expert, mesh.subcluster)) &&
+         (choice.stage_devices == 0 || mesh.device_count() == choice.stage_devices);
+}
+
+// The stages of a plan of one pipeline on devices so that no host is come back to, next to each other as far as a host has room;
+// the plan as it is if that takes more hosts than there are.
+[[nodiscard]] inline plan with_hosts_in_a_row(const cluster& hardware, plan p) {
+  struct place {
+    int fresh = 0;            // nodes from this one on are free
+    int node = 0, taken = 0;  // where the last stage was put; devices
+  };
+  if (p.pipelines.size() != 1) return p;
+  std::vector<place> places(hardware.subclusters.size());
+  auto stages = p.pipelines.front().stages;
+  int last = -1;  // subcluster that a part of a node was taken of
+  for (auto& s : stages) {
+    if (s.devices.size() != 1) return p;
+    auto& group = s.devices.front();
+    const int k = group.mesh.subcluster;
+    const auto& sub = at(hardware.subclusters, k);
+    auto& where = at(places, k);
+    const int wanted = group.mesh.devices_per_node;
+    const bool part = group.mesh.nodes == 1 && wanted < sub.devices_per_node;
+    if (!part && wanted != sub.devices_per_node) return p;
+    if (!part || k != last || where.taken + wanted > sub.devices_per_node) {
+      where.node = where.fresh;
+      where.taken = 0;
+      where.fresh += group.mesh.nodes;
+    }
+    if (where.fresh > sub.nodes) return p;
+    group.first_device = where.node * sub.devices_per_node + where.taken;
+    where.taken += wanted;
+    last = part ? k : -1;
+  }
+  p.pipelines.front().stages = std::move(stages);
+  return p;
 }
 
 /// No iteration on such placements is shorter, 0 where costs are no sums of layers: let a second of a device of subcluster k cost
@@ -147,7 +279,8 @@ HETSCHED_INLINE int target_costs::seen_as(int own_layer) const {
 HETSCHED_INLINE std::vector<placement> target_costs::placements(const submesh& mesh) const {
   auto found = costs_.placements(mesh);
   std::erase_if(found, [&](const placement& p) {
-    return !detail::is_of(*target_, p, choice_.alone) || !detail::fits(detail::values_of(choice_.traits, p), choice_.values);
+    return !detail::is_of(*target_, p, choice_.alone) || !detail::has_devices_of(choice_, p) ||
+           !detail::fits(detail::values_of(choice_.traits, p), choice_.values);
   });
   return found;
 }
@@ -170,7 +303,11 @@ HETSCHED_INLINE std::vector<parameter_copy> target_costs::copies(const placement
 
 HETSCHED_INLINE outcome<plan> with_own_layers(const cluster& hardware, const costs_by_size& costs_for, const target_costs& view,
                                               plan p, const evaluate_options& options) {
-  if (!view.joins_layers()) return p;
+  auto placed = p;
+  if (view.target().hosts_in_a_row && !gaps(p, view.target(), hardware).empty())
+    placed = detail::with_hosts_in_a_row(hardware, std::move(placed));
+  if (!view.joins_layers() && placed == p) return p;
+  p = std::move(placed);
   const auto evidence = p.evidence;
   for (auto& line : p.pipelines)
     for (auto& s : line.stages) s.layers = view.within(s.layers);
@@ -180,62 +317,98 @@ HETSCHED_INLINE outcome<plan> with_own_layers(const cluster& hardware, const cos
   return std::move(judged->plan);
 }
 
-HETSCHED_INLINE std::vector<target_choice> choices(const cluster& hardware, const any_cost_model& costs, const plan_target& t,
-                                                   int microbatches) {
+HETSCHED_INLINE cluster hardware_of(const target_choice& choice, cluster hardware) {
+  for (std::size_t k = 0; k < choice.nodes.size(); ++k) hardware.subclusters[k].nodes = std::max(1, choice.nodes[k]);
+  return hardware;
+}
+
+HETSCHED_INLINE std::vector<target_choice> with_equal_stages(const target_choice& choice, const cluster& hardware) {
+  std::set<int> sizes;
+  for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
+    for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k))) sizes.insert(mesh.device_count());
   std::vector<target_choice> found;
-  for (const bool alone : {false, true}) {
-    std::vector<placement> all;
-    for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
-      for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
-        for (const auto& where : costs.placements(mesh))
-          if (detail::is_of(t, where, alone)) all.push_back(where);
-    auto traits = t.equal;
-    if (!all.empty() && !costs.copies(all.front()).empty())
-      for (const auto trait : t.equal_at_ends)
-        if (std::find(traits.begin(), traits.end(), trait) == traits.end()) traits.push_back(trait);
-    for (auto& row : detail::rows_of(traits, all)) {
-      target_choice choice{.traits = traits, .values = std::move(row), .alone = alone};
-      std::vector<placement> own;
-      for (const auto& where : all)
-        if (detail::fits(detail::values_of(traits, where), choice.values)) own.push_back(where);
-      choice.least_s = detail::least_iteration_of(own, hardware, costs, microbatches);
-      found.push_back(std::move(choice));
-    }
+  for (const int size : sizes) {
+    found.push_back(choice);
+    found.back().stage_devices = size;
   }
+  return found;
+}
+
+HETSCHED_INLINE std::vector<target_choice> choices(const cluster& hardware, const any_cost_model& costs, const plan_target& t,
+                                                   int microbatches, std::optional<precision> asked) {
+  std::vector<target_choice> found;
+  const auto most_expert = detail::most_expert_of(hardware, t, asked);
+  for (const auto& nodes : detail::device_sets(hardware, t, asked).run())
+    for (const bool alone : {false, true}) {
+      target_choice of_devices{.alone = alone, .most_expert = most_expert};
+      for (std::size_t k = 0; k < nodes.size(); ++k)
+        if (nodes[k] != hardware.subclusters[k].nodes) of_devices.nodes = nodes;
+      const auto seen = hardware_of(of_devices, hardware);
+      std::vector<placement> all;
+      for (std::size_t k = 0; k < seen.subclusters.size(); ++k)
+        for (const auto& mesh : submeshes(seen.subclusters[k], static_cast<int>(k)))
+          for (const auto& where : costs.placements(mesh))
+            if (detail::is_of(t, where, alone) && detail::has_devices_of(of_devices, where)) all.push_back(where);
+      auto traits = t.equal;
+      if (!all.empty() && !costs.copies(all.front()).empty())
+        for (const auto trait : t.equal_at_ends)
+          if (std::find(traits.begin(), traits.end(), trait) == traits.end()) traits.push_back(trait);
+      for (auto& row : detail::rows_of(traits, all)) {
+        auto choice = of_devices;
+        choice.traits = traits;
+        choice.values = std::move(row);
+        std::vector<placement> own;
+        for (const auto& where : all)
+          if (detail::fits(detail::values_of(traits, where), choice.values)) own.push_back(where);
+        choice.least_s = detail::least_iteration_of(own, seen, costs, microbatches);
+        found.push_back(std::move(choice));
+      }
+    }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.least_s < b.least_s; });
   return found;
 }
 
 HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const plan_target& t,
-                                            planning_problem problem, const evaluate_options& options,
-                                            const target_planner& make) {
+                                            planning_problem problem, const plan_setting& setting,
+                                            const evaluate_options& options, const target_planner& make) {
   detail::searched_choices searched;
   std::optional<plan> best;
-  const auto all = choices(hardware, costs_for(problem.microbatch_size), t, problem.microbatches);
+  auto all = choices(hardware, costs_for(problem.microbatch_size), t, problem.microbatches, find_precision(setting.precision));
   const bool by_time = problem.objective == plan_objective::iteration;
-  for (const auto& choice : all) {
+  for (std::size_t next = 0; next < all.size(); ++next) {
+    const auto choice = all[next];
+    const bool part = choice.stage_devices > 0;  // of a choice that was searched, and whose bound is noted
     if (!problem.may_go_on() && (best || searched.why)) {
       searched.note(0, false);
       break;
     }
+    if (problem.use_all_devices && !choice.nodes.empty()) {
+      searched.note(choice, {refusal::kind::infeasible, detail::left_out_text(hardware, choice)});
+      continue;
+    }
     if (best && by_time && choice.least_s >= problem.beat) {
-      searched.note(choice.least_s, false);
+      if (!part) searched.note(choice.least_s, false);
       continue;
     }
     const costs_by_size own = [&](int size) { return any_cost_model::owner_of(target_costs(costs_for(size), t, choice)); };
-    auto found = make(own, problem);
+    auto found = make(hardware_of(choice, hardware), own, problem);
     if (!found) {
-      searched.note(choice, found.why_not());
+      if (!part) searched.note(choice, found.why_not());
       continue;
     }
     const auto evidence = found->evidence.value_or(search_evidence{});
-    searched.note(std::max(evidence.objective_bound, by_time ? choice.least_s : 0), evidence.complete);
+    const double bound = std::max(evidence.objective_bound, by_time ? choice.least_s : 0), planned = objective_of(*found);
     found = with_own_layers(hardware, costs_for, target_costs(costs_for(problem.microbatch_size), t, choice), *std::move(found),
                             options);
     if (!found) return found;
-    if (const auto wrong = gaps(*found, t); !wrong.empty()) {
-      // What only the whole plan shows, as too few stages for its schedule; others of the choice may be well.
-      searched.note(by_time ? choice.least_s : 0, false);
+    found->setting = setting;
+    const auto wrong = gaps(*found, t, hardware);
+    if (!part)
+      searched.note(bound, evidence.complete && wrong.empty() && objective_of(*found) <= planned * (1 + tolerance::sums));
+    if (!wrong.empty()) {
+      // What only the whole plan shows: too few stages for its schedule, or a host that is come back to. Others may be well.
+      if (t.hosts_in_a_row && !part)
+        for (auto& other : with_equal_stages(choice, hardware)) all.push_back(std::move(other));
       if (!searched.why) searched.why = refusal{refusal::kind::infeasible, to_text(wrong.front())};
       continue;
     }
@@ -244,7 +417,12 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
     problem.beat = std::min(problem.beat, objective_of(*best));
   }
   if (!best && searched.why) return *std::move(searched.why);
-  if (!best) return refusal{refusal::kind::infeasible, "no placement that the costs know is one that " + t.name + " runs"};
+  if (!best) {
+    const bool devices = !detail::device_sets(hardware, t, find_precision(setting.precision)).run().empty();
+    return refusal{refusal::kind::infeasible, devices ? "no placement that the costs know is one that " + t.name + " runs"
+                                                      : "no device computes in " + detail::listed_names(t.precisions) +
+                                                            (t.joined_by_nccl ? ", or NCCL does not know it" : "")};
+  }
   if (best->evidence) searched.tell(*best->evidence, objective_of(*best), problem.beat, static_cast<int>(all.size()));
   return *std::move(best);
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io/export/assumptions.hpp>
+#include <hetsched/io/export/export_plan.hpp>
 
 #include "plans.hpp"
 
@@ -76,10 +77,10 @@ TEST_CASE("the iteration under 1F1B is the predicted one and what the orders dif
 
 TEST_CASE("a stage without room for what 1F1B keeps is refused") {
   const auto refused = [](int gibibytes) {
-    return refusal([&] { return expect_room_under_1f1b(place_plan(timed_plan(1, bytes_t{gibibytes} << 30), "X")), 0; });
+    return refusal([&] { return export_plan(timed_plan(1, bytes_t{gibibytes} << 30), "megatron"); });
   };
   CHECK(refused(2) == "");
-  CHECK(has(refused(1), "under its 1F1B stage 0 keeps 2 microbatches, and has room for 1"));
+  CHECK(has(refused(1), "stage 0: room for 1 microbatches, expected for 2, which it keeps under 1f1b"));
 }
 
 TEST_CASE("remarks tell of another schedule, and of another stack") {

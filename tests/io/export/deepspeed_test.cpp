@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io/export/deepspeed.hpp>
+#include <hetsched/io/export/export_plan.hpp>
 
 #include "plans.hpp"
 
@@ -53,11 +54,12 @@ TEST_CASE("DeepSpeed: sizes, precision and cuts are the plan's") {
 
 TEST_CASE("what DeepSpeed's pipelines do not do") {
   const auto refused = [](const plan_file& file, const char* why) {
-    CHECK(has(refusal([&] { return export_deepspeed(place_plan(file, "DeepSpeed", hosts_of_two_sizes())); }), why));
+    CHECK(has(refusal([&] { return export_plan(file, "deepspeed", hosts_of_two_sizes()); }), why));
   };
-  refused(equal_plan(18, 2, {.tensor = 2}), "a tensor degree of 2");
-  refused(equal_plan(18, 2, {}, "interleaved_1f1b"), "several stages on a rank");
-  refused(plan_of({{.end = 9}, {.end = 18, .subcluster = 1}}), "one precision for all ranks");
+  refused(equal_plan(18, 2, {.tensor = 2}), "stage 0: tensor degree 2, expected 1");
+  refused(equal_plan(18, 2, {}, "interleaved_1f1b"), "schedule interleaved_1f1b, expected 1f1b");
+  refused(plan_of({{.end = 9}, {.end = 18, .subcluster = 1}}),
+          "stage 1: devices that compute in fp16, expected bf16 as in stage 0");
   auto file = equal_plan(18, 2, {.data = 2});
   for (auto& s : file.plan.pipelines.front().stages) s.zero = 2;
   file.plan.pipelines.front().stages[1].recompute = recomputation::selective;

@@ -9,6 +9,7 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/io/export/export_plan.hpp>
 #include <hetsched/io/export/flagscale.hpp>
 
 #include "plans.hpp"
@@ -253,19 +254,20 @@ TEST_CASE("recomputation stage by stage, ZeRO, NCCL and devices that are seen") 
 TEST_CASE("what FlagScale's heterogeneous training does not do") {
   const auto hosts = hosts_of_two_sizes();
   const auto refused = [&](const plan_file& file, const char* why) {
-    CHECK(has(refusal([&] { return export_flagscale(place_plan(file, "FlagScale", hosts)); }), why));
+    CHECK(has(refusal([&] { return export_plan(file, "flagscale", hosts); }), why));
   };
-  refused(equal_plan(18, 2, {}, "interleaved_1f1b"), "several stages on a rank");
-  refused(equal_plan(18, 2, {.context = 2}), "a context degree of 2");
-  refused(plan_of({{.end = 9}, {.end = 18, .subcluster = 1}}), "one precision for all ranks");
-  refused(plan_of({{.end = 1}, {.end = 18, .first_device = 1}}), "stage 0 has no block");
+  refused(equal_plan(18, 2, {}, "interleaved_1f1b"), "schedule interleaved_1f1b, expected 1f1b");
+  refused(equal_plan(18, 2, {.context = 2}), "context degree 2, expected 1");
+  refused(plan_of({{.end = 9}, {.end = 18, .subcluster = 1}}),
+          "stage 1: devices that compute in fp16, expected bf16 as in stage 0");
+  refused(plan_of({{.end = 1}, {.end = 18, .first_device = 1}}), "stage 0: the embedding alone");
   auto file = plan_of({{.end = 9, .degrees = {.tensor = 2}}, {.end = 18, .first_device = 2, .degrees = {.data = 2}}});
   file.plan.pipelines.front().copy_sync = {{.owner = 0, .layer = 17, .bytes = 8, .seconds = 0}};
-  refused(file, "share their weights on tensor degrees of 2 and 1");
+  refused(file, "stage 1: tensor degree 1, expected 2 as in stage 0");
   file.plan.pipelines.front().copy_sync.clear();
   CHECK(has(std::string(export_flagscale(place_plan(file, "FlagScale", hosts)).text("flagscale.yaml")), "untie_embeddings"));
   file = plan_of({{.end = 6, .degrees = {}}, {.end = 12, .first_device = 8}, {.end = 18, .first_device = 1}});
-  refused(file, "host a-0 has ranks 0 on and 2 on");
+  refused(file, "stage 2: devices of node 0 of a again, expected all ranks of a host one after another");
   file = equal_plan(18, 2, {.tensor = 3});
-  refused(file, "cuts sequences of 1024 tokens into 3");
+  refused(file, "context x tensor degrees of 1 x 3, expected ones that divide sequences of 1024 tokens");
 }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <hetsched/io/export/export_plan.hpp>
 #include <hetsched/io/export/torch.hpp>
 #include <hetsched/schedule/text.hpp>
 
@@ -34,10 +35,10 @@ TEST_CASE("stages of PyTorch's pipelining read back are the plan's, and so is th
 
 TEST_CASE("what PyTorch's pipelining cannot do") {
   const auto refused = [](const plan_file& file, const char* why) {
-    CHECK(has(refusal([&] { return export_torch(place_plan(file, "X")); }), why));
+    CHECK(has(refusal([&] { return export_plan(file, "torch"); }), why));
   };
-  refused(equal_plan(18, 2, {.tensor = 4}), "a tensor degree of 4");
-  refused(equal_plan(18, 2, {}, "dualpipe"), "two directions");
+  refused(equal_plan(18, 2, {.tensor = 4}), "stage 0: tensor degree 4, expected 1");
+  refused(equal_plan(18, 2, {}, "dualpipe"), "schedule dualpipe");
   auto file = equal_plan(18, 2, {.data = 2});
   CHECK(export_torch(place_plan(file, "X")).remarks.empty());
   for (auto& s : file.plan.pipelines.front().stages) s.zero = 1;

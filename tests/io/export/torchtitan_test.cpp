@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/io/export/export_plan.hpp>
 #include <hetsched/io/export/torchtitan.hpp>
 #include <hetsched/schedule/text.hpp>
 
@@ -135,12 +136,13 @@ TEST_CASE("one stage: no pipeline, and copies or shards") {
 
 TEST_CASE("what torchtitan does not do") {
   const auto refused = [](const plan_file& file, const char* why) {
-    CHECK(has(refusal([&] { return export_torchtitan(place_plan(file, "torchtitan", hosts_of_two_sizes())); }), why));
+    CHECK(has(refusal([&] { return export_plan(file, "torchtitan", hosts_of_two_sizes()); }), why));
   };
-  refused(equal_plan(18, 2), "computes in bf16, which torchtitan does only where");
-  refused(plan_of({{.end = 18, .subcluster = 1, .degrees = {.data = 2}}}), "computes in fp16");
-  refused(equal_plan(18, 2, {.data = 2}, "dualpipe"), "two directions");
+  refused(equal_plan(18, 2), "stage 0: 1 replica, expected at least 2");
+  refused(plan_of({{.end = 18, .subcluster = 1, .degrees = {.data = 2}}}),
+          "devices that compute in fp16, expected fp32, tf32 or bf16");
+  refused(equal_plan(18, 2, {.data = 2}, "dualpipe"), "schedule dualpipe");
   auto file = plan_of({{.end = 6, .degrees = {.data = 2}}, {.end = 14, .first_device = 2, .degrees = {.data = 2}}});
   file.plan.setting.granularity = "sublayer";
-  refused(file, "begins inside block");
+  refused(file, "a begin inside block");
 }

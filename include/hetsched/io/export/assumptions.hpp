@@ -23,10 +23,6 @@ namespace hetsched {
 /// for several stages per rank.
 [[nodiscard]] std::optional<double> iteration_under_1f1b(const placed_plan& placed);
 
-/// Refuses a plan that has no room for the microbatches that 1F1B keeps: min(M, S - s) in stage s of S. Looks at nothing where
-/// the plan does not tell its memory, and where ranks have several stages. Throws: inexpressible.
-void expect_room_under_1f1b(const placed_plan& placed);
-
 /// In sentences, where a target runs its own 1F1B, plain or interleaved, in place of the plan's schedule, and where the plan is
 /// priced for another stack than the target's, which `stack` names.
 [[nodiscard]] std::vector<std::string> remarks_under_1f1b(const placed_plan& placed, std::string_view stack);

@@ -108,20 +108,6 @@ HETSCHED_INLINE std::optional<double> iteration_under_1f1b(const placed_plan& pl
   return predicted + makespan(plain) - makespan(placed.order());
 }
 
-HETSCHED_INLINE void expect_room_under_1f1b(const placed_plan& placed) {
-  const auto& line = placed.line();
-  const int stages = placed.order().stages;
-  const auto rooms = activation_rooms(line);
-  if (rooms.empty() || stages != placed.order().ranks) return;
-  for (int s = 0; s < stages; ++s) {
-    const int kept = std::min(line.microbatches, stages - s);
-    const double bytes = static_cast<double>(at(line.stages, s).cost.activation_bytes);
-    if (kept * bytes > at(rooms, s))
-      placed.refuse("under its 1F1B stage " + std::to_string(s) + " keeps " + std::to_string(kept) +
-                    " microbatches, and has room for " + std::to_string(static_cast<int>(at(rooms, s) / bytes)));
-  }
-}
-
 HETSCHED_INLINE std::vector<std::string> remarks_under_1f1b(const placed_plan& placed, std::string_view stack) {
   const bool interleaved = placed.order().stages > placed.order().ranks;
   const auto& name = placed.line().schedule.name;

@@ -8,8 +8,7 @@ namespace hetsched {
 /// ds_config.json, stages.json, ranks.json, run.py, which cuts a list of layers as the plan does, and files to start it.
 /// DeepSpeed's partition_method takes no list of cuts: run.py has a PipelineModule whose _partition_layers does.
 /// Stages that recompute anything recompute fully, and ZeRO is at most 1, which is what its pipelines take.
-/// Throws: inexpressible for several stages per rank, degrees that differ between stages, tensor, context and expert degrees,
-/// which are inside the layers, several precisions, and stages without room for what 1F1B keeps.
+/// Requires: a plan that it can run, as gaps() has it.
 /// Source: DeepSpeed 0.19, runtime/pipe/module.py, runtime/pipe/engine.py, runtime/engine.py (_do_optimizer_sanity_check).
 [[nodiscard]] plan_export export_deepspeed(const placed_plan& placed);
 

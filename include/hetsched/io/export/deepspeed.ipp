@@ -94,7 +94,7 @@ if __name__ == "__main__":
 inline void add_types(const placed_plan& placed, nlohmann::ordered_json& config, std::vector<std::string>& remarks) {
   const int zero = common_zero(placed, 1, remarks);  // its pipelines take no more
   config["zero_optimization"] = {{"stage", zero}};
-  const auto used = equal_precision(placed);
+  const auto used = precision_of(placed);
   if (used != precision::bf16 && used != precision::fp16) return;
   config[std::string(name_of(*used))] = {{"enabled", true}};
   // Without ZeRO it takes gradients in the model's type only.
@@ -104,16 +104,10 @@ inline void add_types(const placed_plan& placed, nlohmann::ordered_json& config,
 }  // namespace detail
 
 HETSCHED_INLINE plan_export export_deepspeed(const placed_plan& placed) {
-  const auto sizes = equal_degrees(placed);
-  expect_whole_layers(placed, sizes);
-  expect_round_robin(placed);
-  expect_nccl(placed);
   const auto& line = placed.line();
-  if (placed.order().stages != placed.order().ranks)
-    placed.refuse("schedule " + line.schedule.name + " has several stages on a rank");
-  expect_room_under_1f1b(placed);
+  const int data = line.stages.front().degrees.data;
   nlohmann::ordered_json config{{"train_batch_size", sample_count(placed.file.plan)},
-                                {"train_micro_batch_size_per_gpu", placed.line().microbatch_size / sizes.data},
+                                {"train_micro_batch_size_per_gpu", placed.line().microbatch_size / data},
                                 {"gradient_accumulation_steps", line.microbatches}};
   plan_export result;
   detail::add_types(placed, config, result.remarks);
@@ -132,7 +126,7 @@ HETSCHED_INLINE plan_export export_deepspeed(const placed_plan& placed) {
   }
   result.files = {{"ds_config.json", detail::dump(config)},
                   {"stages.json", detail::dump(nlohmann::ordered_json{{"layers", placed.layers()},
-                                                                      {"data", sizes.data},
+                                                                      {"data", data},
                                                                       {"microbatches", line.microbatches},
                                                                       {"microbatch_size", line.microbatch_size},
                                                                       {"stages", std::move(stages)}})},

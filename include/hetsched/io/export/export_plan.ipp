@@ -35,9 +35,9 @@ inline constexpr export_target export_table[] = {
      }},
 };
 
-inline void expect_runnable(const plan& p, const plan_target& t) {
+inline void expect_runnable(const plan& p, const plan_target& t, const std::optional<cluster>& hardware) {
   std::string refused;
-  for (const auto& gap : gaps(p, t))
+  for (const auto& gap : hardware ? gaps(p, t, *hardware) : gaps(p, t))
     if (!gap.runs_anyway) refused += (refused.empty() ? "" : "; ") + to_text(gap);
   if (!refused.empty())
     throw inexpressible(t.program + " cannot run this plan: " + refused + " (hetsched-plan --for " + t.name +
@@ -56,7 +56,11 @@ HETSCHED_INLINE plan_export export_plan(plan_file file, std::string_view target,
                                         const std::string& path) {
   for (const auto& t : detail::export_table)
     if (t.name == target) {
-      if (const auto rules = find_plan_target(target)) detail::expect_runnable(file.plan, *rules);
+      if (hardware) {
+        file.plan = plan_on(file, *hardware, path);
+        file.subclusters = subcluster_names(*hardware);
+      }
+      if (const auto rules = find_plan_target(target)) detail::expect_runnable(file.plan, *rules, hardware);
       return t.write(place_plan(std::move(file), std::string(t.called), std::move(hardware), path));
     }
   throw input_error("there is no target " + std::string(target));

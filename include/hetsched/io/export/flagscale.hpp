@@ -28,9 +28,7 @@ struct flagscale_mesh {
 
 /// flagscale.yaml, a configuration over one's own of model and data, hosts.txt and ranks.json: for FlagScale's heterogeneous
 /// training, whose stages may differ in degrees, layers, devices, and whether they recompute. ZeRO is a setting of all stages.
-/// Throws: inexpressible for context degrees, several stages per rank, hosts with ranks in several places, stages without a
-/// block or without room for what 1F1B keeps, several precisions, and tied embeddings on different tensor degrees; input_error
-/// without a cluster.
+/// Requires: a plan that it can run, as gaps() has it. Throws: input_error without a cluster.
 /// Source: FlagScale, train/arguments.py (pre_validate_args), train/hetero/parallel_context.py, runner/utils.py.
 [[nodiscard]] plan_export export_flagscale(const placed_plan& placed);
 

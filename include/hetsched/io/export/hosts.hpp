@@ -23,18 +23,10 @@ struct host_ranks {
 /// Complexity: O(ranks).
 [[nodiscard]] std::vector<host_ranks> starts_of(const placed_plan& placed);
 
-/// Refuses a host with several starts, for launchers that know a host by its name.
-/// Throws: inexpressible.
-void expect_one_start_per_host(const placed_plan& placed, const std::vector<host_ranks>& starts);
-
 /// hosts.txt, a line a start: HOST slots=N type=DEVICE, as the launchers of DeepSpeed and FlagScale read it. `types`: of each
 /// start; empty: the names of devices.
 [[nodiscard]] std::string hosts_text(const placed_plan& placed, const std::vector<host_ranks>& starts,
                                      const std::vector<std::string>& types = {});
-
-/// Refuses devices that NCCL does not join, as the cluster has it.
-/// Throws: inexpressible.
-void expect_nccl(const placed_plan& placed);
 
 /// Whether NCCL joins all devices in use, as far as the cluster says.
 [[nodiscard]] bool joined_by_nccl(const placed_plan& placed);

@@ -123,14 +123,6 @@ HETSCHED_INLINE std::vector<host_ranks> starts_of(const placed_plan& placed) {
   return starts;
 }
 
-HETSCHED_INLINE void expect_one_start_per_host(const placed_plan& placed, const std::vector<host_ranks>& starts) {
-  for (std::size_t k = 0; k < starts.size(); ++k)
-    for (std::size_t j = 0; j < k; ++j)
-      if (starts[j].host == starts[k].host)
-        placed.refuse("host " + starts[k].host + " has ranks " + std::to_string(starts[j].first_rank) + " on and " +
-                      std::to_string(starts[k].first_rank) + " on, with those of other hosts between");
-}
-
 HETSCHED_INLINE std::string hosts_text(const placed_plan& placed, const std::vector<host_ranks>& starts,
                                        const std::vector<std::string>& types) {
   std::string text = "# A line a start, in the order of ranks. Put the names of your hosts in place of SUBCLUSTER-NODE.\n";
@@ -144,11 +136,6 @@ HETSCHED_INLINE std::string hosts_text(const placed_plan& placed, const std::vec
 HETSCHED_INLINE bool joined_by_nccl(const placed_plan& placed) {
   const auto paths = detail::paths_in_use(placed);
   return std::all_of(paths.begin(), paths.end(), [](const gpu_path& p) { return p.nccl; });
-}
-
-HETSCHED_INLINE void expect_nccl(const placed_plan& placed) {
-  if (!joined_by_nccl(placed))
-    placed.refuse("NCCL does not join all of its devices, and " + placed.target + " knows no other way");
 }
 
 HETSCHED_INLINE std::vector<export_file> launch_files(const placed_plan& placed, const std::string& program,

@@ -10,20 +10,18 @@ namespace hetsched {
 
 /// The layout of virtual stages in the language of Megatron-LM's --pipeline-model-parallel-layout: E, t for each block, L, with
 /// | between stages; three and more equal stages in a row as (...|)*n.
-/// Throws: inexpressible as blocks_of_stages.
+/// Requires: as blocks_of_stages.
 /// Source: Megatron-LM, core/transformer/pipeline_parallel_layer_layout.py.
 [[nodiscard]] std::string megatron_layout(const placed_plan& placed);
 
 /// The flags of Megatron-LM that pretrain_gpt.py needs beside those of model and data, without the layout. Recomputation and
 /// ZeRO are settings of all stages: see common_recomputation and common_zero, which add to `remarks`.
-/// Throws: inexpressible for what it has no flags for: degrees that differ between stages, several precisions, fp16 with
-/// experts, devices that NCCL does not join, stages without room for what 1F1B keeps, and microbatches that its interleaved
-/// schedule refuses.
+/// Requires: a plan that it can run, as gaps() has it.
 /// Source: Megatron-LM, training/arguments.py and core/pipeline_parallel/schedules.py, core 0.14 to 0.19.
 [[nodiscard]] std::vector<std::string> megatron_flags(const placed_plan& placed, std::vector<std::string>& remarks);
 
 /// pipeline_layout.txt, ranks.json, and files to start it: for Megatron-LM from core 0.14 on.
-/// Throws: inexpressible.
+/// Requires: a plan that it can run.
 [[nodiscard]] plan_export export_megatron(const placed_plan& placed);
 
 }  // namespace hetsched

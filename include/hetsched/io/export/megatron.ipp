@@ -16,19 +16,12 @@ namespace detail {
 /// --bf16 or --fp16, and in which precision gradients are kept and added up. Megatron-LM has fp32 gradients with bf16, and 16
 /// bits with fp16, unless it is told otherwise.
 inline void add_precision(const placed_plan& placed, std::vector<std::string>& flags) {
-  const auto used = equal_precision(placed);
+  const auto used = precision_of(placed);
   if (used != precision::bf16 && used != precision::fp16) return;
   flags.push_back("--" + std::string(name_of(*used)));
   const int bytes = gradient_bytes(placed, *used);
   if (used == precision::bf16 && bytes > 0 && bytes < 4) flags.push_back("--grad-reduce-in-bf16");
   if (bytes >= 4) flags.push_back("--accumulate-allreduce-grads-in-fp32");
-}
-
-inline void expect_interleaved(const placed_plan& placed) {
-  const auto& order = placed.order();
-  if (order.stages > order.ranks && order.microbatches % order.ranks != 0)
-    placed.refuse("its interleaved schedule takes microbatches in groups of " + std::to_string(order.ranks) +
-                  ", a rank each, and " + std::to_string(order.microbatches) + " are no multiple of that");
 }
 
 }  // namespace detail
@@ -58,12 +51,8 @@ HETSCHED_INLINE std::string megatron_layout(const placed_plan& placed) {
 }
 
 HETSCHED_INLINE std::vector<std::string> megatron_flags(const placed_plan& placed, std::vector<std::string>& remarks) {
-  const auto sizes = equal_degrees(placed);
-  expect_round_robin(placed);
-  detail::expect_interleaved(placed);
-  expect_room_under_1f1b(placed);
-  expect_nccl(placed);
   const auto& line = placed.line();
+  const auto sizes = line.stages.front().degrees;
   std::vector<std::string> flags{"--tensor-model-parallel-size " + std::to_string(sizes.tensor),
                                  "--context-parallel-size " + std::to_string(sizes.context)};
   const auto add = [&](const std::string& flag) { flags.push_back(flag); };
@@ -73,8 +62,6 @@ HETSCHED_INLINE std::vector<std::string> megatron_flags(const placed_plan& place
   add("--global-batch-size " + std::to_string(line.microbatch_size * line.microbatches));
   if (sizes.tensor > 1) add("--sequence-parallel");  // as costs from shapes have it
   detail::add_precision(placed, flags);
-  if (sizes.expert > 1 && equal_precision(placed) == precision::fp16)
-    placed.refuse("it computes in fp16, in which Megatron-LM has no expert parallelism");
   if (placed.setting().sequence > 0) add("--seq-length " + std::to_string(placed.setting().sequence));
   if (common_zero(placed, 1, remarks) == 1) add("--use-distributed-optimizer");  // which shards as ZeRO 1 does
   const auto recompute = common_recomputation(placed, remarks);

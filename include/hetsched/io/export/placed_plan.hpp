@@ -7,7 +7,6 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/cluster/degrees.hpp>
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/io/json/plan_json.hpp>
@@ -65,18 +64,11 @@ struct placed_plan {
 };
 
 /// A plan of a file for a target. On a cluster, subclusters count as there. `path`: of the plan, for messages.
-/// Throws: inexpressible for what no target runs: several pipelines, uneven shares, plans that serve requests; input_error for
-/// devices that the cluster does not have, and where stages and schedule do not fit.
+/// Throws: inexpressible for what has no such ranks: several pipelines, and plans that serve requests; input_error for devices
+/// that the cluster does not have, and where stages and schedule do not fit. What else a target does not run, gaps() tells;
+/// export_plan asks it, and those who write files for a target ask nothing again.
 [[nodiscard]] placed_plan place_plan(plan_file file, std::string target, std::optional<cluster> hardware = {},
                                      const std::string& path = "plan.json");
-
-/// The degrees that all stages have.
-/// Throws: inexpressible if they differ.
-[[nodiscard]] degrees equal_degrees(const placed_plan& placed);
-
-/// Refuses degrees for which layers would have to be parallel themselves: tensor, context and expert.
-/// Throws: inexpressible.
-void expect_whole_layers(const placed_plan& placed, const degrees& sizes);
 
 /// One setting for what all stages recompute: the most that any of them does, so that none runs out of memory for it. Where
 /// stages differ, a sentence is added to `remarks`.
@@ -86,17 +78,13 @@ void expect_whole_layers(const placed_plan& placed, const degrees& sizes);
 /// `most`; 0 if none has. Where that is not what a stage has, a sentence is added to `remarks`.
 [[nodiscard]] int common_zero(const placed_plan& placed, int most, std::vector<std::string>& remarks);
 
-/// The precision in which all devices compute; none where the plan does not name one. Without a cluster it is the model's.
-/// Throws: inexpressible if devices compute in different ones.
-[[nodiscard]] std::optional<precision> equal_precision(const placed_plan& placed);
+/// The precision in which devices compute, the first one's where they differ; none where the plan does not name one. Without a
+/// cluster it is the model's.
+[[nodiscard]] std::optional<precision> precision_of(const placed_plan& placed);
 
 /// Bytes of a gradient under the plan's stack, which is the library's where it names none; 0 for measured costs, which do not
 /// say.
 [[nodiscard]] int gradient_bytes(const placed_plan& placed, precision computed);
-
-/// Refuses a schedule whose stages do not go round the ranks in order: stage v on rank v mod ranks, one way.
-/// Throws: inexpressible.
-void expect_round_robin(const placed_plan& placed);
 
 /// A schedule of what is computed, in the CSV of torch.distributed.pipelining, which adds what is sent.
 [[nodiscard]] std::string computed_csv(const placed_plan& placed);
@@ -111,8 +99,7 @@ struct stage_blocks {
   bool head = false;
 };
 
-/// The same of every virtual stage.
-/// Throws: inexpressible for layers that are no transformer's, and for cuts inside a block.
+/// The same of every virtual stage. Requires: cuts between the blocks of a transformer.
 [[nodiscard]] std::vector<stage_blocks> blocks_of_stages(const placed_plan& placed);
 
 /// ranks.json: for each rank its place in the plan, and the subcluster and device that it is.

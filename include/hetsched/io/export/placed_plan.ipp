@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -40,13 +39,7 @@ HETSCHED_INLINE placed_plan place_plan(plan_file file, std::string target, std::
   if (is_inference(p)) placed.refuse("it serves requests");
   if (p.pipelines.size() != 1) placed.refuse("it has " + std::to_string(p.pipelines.size()) + " pipelines, which may differ");
   auto whole = p;  // ZeRO is the target's business, and no layout's
-  for (std::size_t s = 0; s < p.pipelines.front().stages.size(); ++s) {
-    const auto& shares = p.pipelines.front().stages[s].shares;
-    for (const auto* axis : {&shares.data, &shares.context, &shares.tensor, &shares.state})
-      if (std::any_of(axis->begin(), axis->end(), [&](double x) { return x != axis->front(); }))
-        placed.refuse("stage " + std::to_string(s) + " shares its work unevenly");
-    whole.pipelines.front().stages[s].zero = 0;
-  }
+  for (auto& s : whole.pipelines.front().stages) s.zero = 0;
   placed.layout = std::move(make_training_layout(whole).pipelines.front());
   if (placed.hardware) {
     file.plan = plan_on(file, *placed.hardware, path);
@@ -67,28 +60,6 @@ HETSCHED_INLINE placed_plan place_plan(plan_file file, std::string target, std::
                                 .device = group.first_device + k});
   }
   return placed;
-}
-
-HETSCHED_INLINE degrees equal_degrees(const placed_plan& placed) {
-  const auto& stages = placed.line().stages;
-  const auto first = stages.front().degrees;
-  for (std::size_t s = 1; s < stages.size(); ++s)
-    for (const auto& [name, a, b] :
-         {std::tuple{"tensor", first.tensor, stages[s].degrees.tensor}, std::tuple{"data", first.data, stages[s].degrees.data},
-          std::tuple{"context", first.context, stages[s].degrees.context},
-          std::tuple{"expert", first.expert, stages[s].degrees.expert}})
-      if (a != b)
-        placed.refuse(std::string(name) + " degrees differ: " + std::to_string(a) + " in stage 0, " + std::to_string(b) +
-                      " in stage " + std::to_string(s));
-  return first;
-}
-
-HETSCHED_INLINE void expect_whole_layers(const placed_plan& placed, const degrees& sizes) {
-  for (const auto& [name, degree] :
-       {std::tuple{"a tensor", sizes.tensor}, std::tuple{"a context", sizes.context}, std::tuple{"an expert", sizes.expert}})
-    if (degree > 1)
-      placed.refuse("its stages have " + std::string(name) + " degree of " + std::to_string(degree) +
-                    ": it cuts models into stages, not layers");
 }
 
 HETSCHED_INLINE recomputation common_recomputation(const placed_plan& placed, std::vector<std::string>& remarks) {
@@ -116,37 +87,16 @@ HETSCHED_INLINE int common_zero(const placed_plan& placed, int most, std::vector
   return common;
 }
 
-HETSCHED_INLINE std::optional<precision> equal_precision(const placed_plan& placed) {
+HETSCHED_INLINE std::optional<precision> precision_of(const placed_plan& placed) {
   const auto asked = find_precision(placed.setting().precision);
   if (!asked || !placed.hardware) return asked;
-  std::optional<precision> common;
-  std::string first;
-  for (const int s : placed.subclusters()) {
-    const auto& sub = at(placed.hardware->subclusters, s);
-    const auto used = sub.device.computes_in(*asked);
-    if (common && *common != used)
-      placed.refuse(sub.name + " computes in " + std::string(name_of(used)) + " and " + first + " in " +
-                    std::string(name_of(*common)) + ", and " + placed.target + " has one precision for all ranks");
-    if (!common) first = sub.name;
-    common = used;
-  }
-  return common;
+  return at(placed.hardware->subclusters, placed.subclusters().front()).device.computes_in(*asked);
 }
 
 HETSCHED_INLINE int gradient_bytes(const placed_plan& placed, precision computed) {
   if (placed.setting().costs == "profile") return 0;
   const auto stack = placed.setting().stack.value_or(training_stack{});
   return memory_in(stack, computed, computed == precision::fp16 || computed == precision::bf16 ? 2 : 4).gradient_bytes;
-}
-
-HETSCHED_INLINE void expect_round_robin(const placed_plan& placed) {
-  const auto& order = placed.order();
-  const auto& name = placed.line().schedule.name;
-  if (order.directions != 1) placed.refuse("schedule " + name + " has stages of two directions");
-  for (int v = 0; v < order.stages; ++v)
-    if (order.rank(0, v) != v % order.ranks)
-      placed.refuse("under schedule " + name + " stage " + std::to_string(v) + " lies on rank " +
-                    std::to_string(order.rank(0, v)) + ", not on " + std::to_string(v % order.ranks));
 }
 
 HETSCHED_INLINE std::string computed_csv(const placed_plan& placed) {
@@ -168,13 +118,9 @@ HETSCHED_INLINE std::string module_name(const placed_plan& placed, int layer) {
 
 HETSCHED_INLINE std::vector<stage_blocks> blocks_of_stages(const placed_plan& placed) {
   const int parts = placed.setting().granularity == "sublayer" ? 3 : 1, last = placed.layers() - 1;
-  if (last < 1 || (last - 1) % parts != 0) placed.refuse("its layers are no transformer's: " + std::to_string(placed.layers()));
   std::vector<stage_blocks> all;
   for (const auto& stage : placed.layout.stages) {
     const auto [first, end] = stage.layers;
-    if (first > 0 && first < last && (first - 1) % parts != 0)
-      placed.refuse("stage " + std::to_string(all.size()) + " begins inside block " + std::to_string((first - 1) / parts) +
-                    "; hetsched-plan --granularity block cuts between blocks");
     const int from = (std::max(first, 1) - 1) / parts;
     all.push_back(
         {.embedding = first == 0, .first = from, .last = std::max(from, (std::min(end, last) - 1) / parts), .head = end > last});

@@ -6,8 +6,7 @@
 namespace hetsched {
 
 /// stages.json, schedule.csv, ranks.json, run.py, which runs them with torch.distributed.pipelining, and files to start it.
-/// Throws: inexpressible for degrees that differ between stages, for tensor, context and expert degrees, which are inside the
-/// layers, and for schedules of two directions.
+/// Requires: a plan that it can run, as gaps() has it.
 [[nodiscard]] plan_export export_torch(const placed_plan& placed);
 
 }  // namespace hetsched

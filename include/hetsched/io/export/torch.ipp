@@ -120,12 +120,8 @@ if __name__ == "__main__":
 }  // namespace detail
 
 HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
-  expect_nccl(placed);
-  const auto sizes = equal_degrees(placed);
-  expect_whole_layers(placed, sizes);
   const auto& order = placed.order();
   const auto& line = placed.line();
-  if (order.directions != 1) placed.refuse("schedule " + line.schedule.name + " has stages of two directions");
   auto stages = nlohmann::ordered_json::array();
   for (std::size_t v = 0; v < placed.layout.stages.size(); ++v) {
     const auto layers = placed.layout.stages[v].layers;
@@ -141,7 +137,7 @@ HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
   (void)common_zero(placed, 0, result.remarks);
   result.files = {{"stages.json", detail::dump(nlohmann::ordered_json{{"layers", placed.layers()},
                                                                       {"pipeline_ranks", order.ranks},
-                                                                      {"data", sizes.data},
+                                                                      {"data", line.stages.front().degrees.data},
                                                                       {"microbatches", line.microbatches},
                                                                       {"microbatch_size", line.microbatch_size},
                                                                       {"stages", std::move(stages)}})},

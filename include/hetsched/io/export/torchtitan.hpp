@@ -7,8 +7,7 @@ namespace hetsched {
 
 /// torchtitan.toml, for torchtitan 0.2, whose configurations are TOML; torchtitan_plan.py, which reads it for version 0.3,
 /// whose configurations are Python; schedule.csv, ranks.json, and files to start it.
-/// Throws: inexpressible for degrees that differ between stages, cuts inside blocks, ranks that neither
-/// go round nor back, and what it has no precision for: fp16, and bf16 where it shards no weights.
+/// Requires: a plan that it can run, as gaps() has it.
 /// Source: torchtitan 0.2.2, config/job_config.py, distributed/pipeline_parallel.py, distributed/parallel_dims.py; 0.3.0,
 /// config/manager.py, config/configs.py, trainer.py.
 [[nodiscard]] plan_export export_torchtitan(const placed_plan& placed);

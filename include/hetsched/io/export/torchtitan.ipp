@@ -57,20 +57,11 @@ else
 fi
 )sh";
 
-/// The schedule by which torchtitan finds out which stages a rank has; the order itself comes from the CSV.
-[[nodiscard]] inline std::string torchtitan_style(const placed_plan& placed) {
-  const auto& order = placed.order();
-  const bool back = order.directions == 1 && order.stages == 2 * order.ranks && order.ranks > 1 &&
-                    order.rank(0, order.ranks) == order.ranks - 1;
-  if (!back) {
-    expect_round_robin(placed);
-    return "PipelineScheduleMulti";
-  }
-  for (int v = 0; v < order.stages; ++v)
-    if (order.rank(0, v) != (v < order.ranks ? v : order.stages - 1 - v))
-      placed.refuse("under schedule " + placed.line().schedule.name + " stage " + std::to_string(v) + " lies on rank " +
-                    std::to_string(order.rank(0, v)) + ", neither round nor back");
-  return "ZBVZeroBubble";
+/// The schedule by which torchtitan finds out which stages a rank has, there and back or round; the order itself comes from the
+/// CSV.
+[[nodiscard]] inline std::string torchtitan_style(const schedule& order) {
+  const bool back = order.ranks > 1 && order.stages == 2 * order.ranks && order.rank(0, order.ranks) == order.ranks - 1;
+  return back ? "ZBVZeroBubble" : "PipelineScheduleMulti";
 }
 
 /// A line for each stage with the modules that it keeps.
@@ -86,15 +77,10 @@ fi
   return text;
 }
 
-/// What it computes in: where it shards weights, FSDP casts them, where it only copies them, autocast does, else nothing.
-[[nodiscard]] inline std::string torchtitan_precision(const placed_plan& placed, bool casts) {
-  const auto used = equal_precision(placed);
+/// What it computes in: where it shards weights, FSDP casts them, where it only copies them, autocast does.
+[[nodiscard]] inline std::string torchtitan_precision(const placed_plan& placed) {
+  const auto used = precision_of(placed);
   if (!used) return "";
-  if (*used == precision::fp16) placed.refuse("it computes in fp16, and torchtitan in bfloat16 or float32");
-  if (*used == precision::bf16 && !casts)
-    placed.refuse(
-        "it computes in bf16, which torchtitan does only where data or context ranks shard weights, or where there are "
-        "only copies");
   return std::string("mixed_precision_param = \"") + (*used == precision::bf16 ? "bfloat16" : "float32") +
          "\"\nmixed_precision_reduce = \"float32\"\n";
 }
@@ -102,10 +88,9 @@ fi
 }  // namespace detail
 
 HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
-  const auto sizes = equal_degrees(placed);
   const auto& line = placed.line();
   const auto& order = placed.order();
-  expect_nccl(placed);
+  const auto sizes = line.stages.front().degrees;
   const int per_rank = line.microbatch_size / sizes.data;
   const bool pipelined = order.ranks > 1;
   plan_export result;
@@ -121,14 +106,14 @@ HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
   text += "[training]\n" + number("local_batch_size", pipelined ? per_rank * line.microbatches : per_rank) +
           number("global_batch_size", line.microbatch_size * line.microbatches);
   if (placed.setting().sequence > 0) text += number("seq_len", placed.setting().sequence);
-  text += detail::torchtitan_precision(placed, shards || copies) + "\n[parallelism]\n";
+  text += detail::torchtitan_precision(placed) + "\n[parallelism]\n";
   text += number("data_parallel_replicate_degree", copies ? sizes.data : 1) +
           number("data_parallel_shard_degree", copies ? 1 : sizes.data) + "fsdp_reshard_after_forward = \"" +
           (zero == 3 ? "always" : "never") + "\"\n" + number("tensor_parallel_degree", sizes.tensor) +
           number("context_parallel_degree", sizes.context) + number("expert_parallel_degree", sizes.expert) +
           number("pipeline_parallel_degree", order.ranks);
   if (pipelined)
-    text += "pipeline_parallel_schedule = \"" + detail::torchtitan_style(placed) + "\"\n" +
+    text += "pipeline_parallel_schedule = \"" + detail::torchtitan_style(order) + "\"\n" +
             number("pipeline_parallel_microbatch_size", per_rank) + "module_fqns_per_model_part = [\n" +
             detail::torchtitan_parts(placed) + "]\n";
   text += "\n[activation_checkpoint]\nmode = \"" + std::string(name_of(recompute)) + "\"\n";

@@ -33,6 +33,16 @@ struct degree_key {
 inline constexpr degree_key degree_keys[] = {
     {"data", &degrees::data}, {"context", &degrees::context}, {"tensor", &degrees::tensor}, {"expert", &degrees::expert}};
 
+struct device_rule {
+  const char* name;
+  bool plan_target::*of;
+};
+
+inline constexpr device_rule device_rules[] = {{"one_precision", &plan_target::one_precision},
+                                               {"fp16_experts", &plan_target::fp16_experts},
+                                               {"joined_by_nccl", &plan_target::joined_by_nccl},
+                                               {"hosts_in_a_row", &plan_target::hosts_in_a_row}};
+
 [[nodiscard]] inline std::vector<std::string_view> target_names() {
   std::vector<std::string_view> names;
   for (const auto& t : plan_targets()) names.push_back(t.name);
@@ -50,9 +60,11 @@ template <class Names>
 }
 
 [[nodiscard]] inline plan_target read_target_object(const json_value& value) {
-  value.object({"format", "version", "name", "like", "program", "stack", "several_pipelines", "uneven_shares", "cuts", "most",
-                "least_replicas", "whole_rounds", "equal", "recompute", "zero", "schedules", "strict", "equal_at_ends",
-                "zero_alone"});
+  value.object(
+      {"format",        "version",        "name",          "like",           "program",      "stack",      "several_pipelines",
+       "uneven_shares", "cuts",           "most",          "least_replicas", "whole_rounds", "equal",      "recompute",
+       "zero",          "schedules",      "strict",        "equal_at_ends",  "zero_alone",   "precisions", "one_precision",
+       "fp16_experts",  "joined_by_nccl", "hosts_in_a_row"});
   plan_target t;
   if (const auto like = value.find("like")) t = plan_targets()[as_size(choice_of(*like, target_names()))];
   const auto name = value.at("name");
@@ -89,6 +101,11 @@ template <class Names>
     t.schedules = schedules->list([&](const json_value& x) { return std::string(known[as_size(choice_of(x, known))]); });
   }
   if (const auto rounds = value.find("whole_rounds")) t.whole_rounds = rounds->boolean();
+  constexpr std::array computed{"fp32", "tf32", "fp16", "bf16"};  // by precision
+  if (const auto kinds = value.find("precisions"))
+    t.precisions = kinds->list([&](const json_value& x) { return static_cast<precision>(choice_of(x, computed)); });
+  for (const auto& [key, of] : device_rules)
+    if (const auto holds = value.find(key)) t.*of = holds->boolean();
   if (const auto strict = value.find("strict")) t.strict = strict->boolean();
   try {
     validate(t);
@@ -140,6 +157,9 @@ HETSCHED_INLINE std::string to_json(const plan_target& t) {
   out["zero_alone"] = t.zero_alone;
   out["schedules"] = t.schedules;
   out["whole_rounds"] = t.whole_rounds;
+  auto& computed = out["precisions"] = json::array();
+  for (const auto p : t.precisions) computed.push_back(name_of(p));
+  for (const auto& [key, of] : detail::device_rules) out[key] = t.*of;
   out["strict"] = t.strict;
   return detail::dump(out);
 }

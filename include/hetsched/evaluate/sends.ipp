@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/evaluate/detail/played_plan.hpp>
+#include <hetsched/evaluate/sends.hpp>
+#include <hetsched/plan/order.hpp>
+#include <hetsched/plan/plan.hpp>
+#include <hetsched/schedule/passes.hpp>
+#include <hetsched/schedule/simulate/simulate.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE double iteration_under(const evaluation& judged, send_mode sends) {
+  if (sends == send_mode::asynchronous) return judged.plan.predicted.iteration_s;
+  auto played = judged.pipelines;
+  for (std::size_t l = 0; l < judged.plan.pipelines.size(); ++l) {
+    const auto& line = judged.plan.pipelines[l];
+    std::vector<double> room;
+    for (const auto& s : line.stages) room.push_back(activation_room(s));
+    const auto found = order_of(line, room);
+    if (!found) throw input_error(found.why_not().reason);
+    auto order = add_transfers(found->order);
+    if (sends == send_mode::grouped) order = group_transfers(std::move(order));
+    const auto ends = simulate(to_pipeline(line), order, {.semantics = send_semantics::rendezvous, .timeline = false}).rank_end_s;
+    for (std::size_t i = 0; i < ends.size(); ++i) played[l].stages[i].end_s = ends[i];
+  }
+  return detail::finish_iteration(judged.plan, played);
+}
+
+}  // namespace hetsched
