@@ -208,7 +208,7 @@ template <class Forward>
 }  // namespace detail
 
 /// The contents of a file of at most max_json_bytes; `-` is standard input.
-/// Throws: file_error if it cannot be read.
+/// Throws: file_error if it cannot be read or is packed (gzip, zstd, zip, Parquet): nothing here unpacks.
 [[nodiscard]] std::string read_text(const std::string& path);
 
 }  // namespace hetsched

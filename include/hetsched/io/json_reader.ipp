@@ -86,6 +86,21 @@ HETSCHED_INLINE std::string suggestion(std::string_view name, const std::vector<
 
 namespace hetsched {
 
+namespace detail {
+
+/// What no text begins with, and what the text in it can be had by.
+struct packed_form {
+  std::string_view begins, is, remedy;
+};
+inline constexpr packed_form packed_forms[] = {
+    {"\x1f\x8b", "gzip", "gunzip -c makes it one, and - reads that from standard input"},
+    {"\x28\xb5\x2f\xfd", "zstd", "zstdcat makes it one, and - reads that from standard input"},
+    {"PK\x03\x04", "zip, as workbooks are", "unzip it, or save the table as CSV"},
+    {"PAR1", "Parquet", "write the table as CSV"},
+};
+
+}  // namespace detail
+
 HETSCHED_INLINE std::string read_text(const std::string& path) {
   std::ifstream in(path == "-" ? "/dev/stdin" : path, std::ios::binary);
   if (!in) throw file_error(path, {}, "cannot be opened");
@@ -97,6 +112,9 @@ HETSCHED_INLINE std::string read_text(const std::string& path) {
       throw file_error(path, {}, "is larger than " + std::to_string(max_json_bytes >> 20) + " MiB");
   }
   if (in.bad()) throw file_error(path, {}, "cannot be read");
+  for (const auto& form : detail::packed_forms)
+    if (text.starts_with(form.begins))
+      throw file_error(path, {}, "is packed (" + std::string(form.is) + "), expected a text: " + std::string(form.remedy));
   return text;
 }
 
