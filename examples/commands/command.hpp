@@ -78,7 +78,7 @@ int run(CLI::App& app, int argc, char** argv, Body body, stdout_use use = stdout
     return app.exit(help);
   } catch (const CLI::ParseError& wrong) {
     const auto unknown = unknown_argument(app);
-    return complain(((unknown.empty() ? wrong.what() : unknown) + " (see --help)").c_str(), bad_input);
+    return complain(((unknown.empty() ? reworded(wrong.what()) : unknown) + " (see --help)").c_str(), bad_input);
   } catch (const hetsched::input_error& wrong) {
     return complain(wrong.what(), bad_input);
   } catch (const std::bad_alloc&) {

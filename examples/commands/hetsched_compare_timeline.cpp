@@ -273,6 +273,12 @@ int compare_command(const arguments& given) {
   auto predicted = read_prediction(given);
   auto measured = from_departure(read_measured_traces(given.measured));
   const auto both = compare_timelines(predicted, measured);
+  const auto has_transfers = [](const timeline& t) {
+    return std::any_of(t.actions.begin(), t.actions.end(), [](const auto& a) { return is_transfer(a.what.kind); });
+  };
+  if (has_transfers(predicted) && !has_transfers(measured))
+    std::cerr << "hetsched-compare-timeline: " << measured_in
+              << ": tells no transfers; overlap, host and wait are what is left without them\n";
   const auto due = explain_difference(predicted, measured);
   const char* what = one_stage_per_rank(predicted) && one_stage_per_rank(measured) ? "stage" : "rank";
   const auto whole = whole_table(both), stages = stages_table(both, what), parts = parts_table(both, due);

@@ -57,7 +57,8 @@ namespace detail {
 }
 
 /// The names that one may stand for: those equal but for case, '-' and '_'; else, for three letters or more, those that contain
-/// it; else the longest that it ends with ("RTX-A5000"); else the nearest.
+/// it; else the longest that it ends with, if that is most of it ("RTX-A5000"); else the nearest; else the longest that it ends
+/// with.
 [[nodiscard]] std::vector<std::string_view> names_like(std::string_view name, const std::vector<std::string_view>& known);
 
 /// `did you mean "x" or "y"? Known: a, b, c` for a name that is not among the known ones.

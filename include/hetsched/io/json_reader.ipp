@@ -27,7 +27,7 @@ HETSCHED_INLINE std::string pointer_to(const std::string& parent, std::string_vi
 
 /// The nearest of some names, if it is near enough to be a typing error.
 [[nodiscard]] inline std::optional<std::string_view> nearest(std::string_view name, const std::vector<std::string_view>& known) {
-  if (name.size() > 64) return std::nullopt;
+  if (name.size() < 2 || name.size() > 64) return std::nullopt;
   std::optional<std::string_view> best;
   std::size_t least = 1 + name.size() / 3;
   for (const auto candidate : known) {
@@ -68,9 +68,9 @@ HETSCHED_INLINE std::vector<std::string_view> names_like(std::string_view name, 
   }
   if (!equal.empty()) return equal;
   if (!longer.empty()) return longer;
-  if (!shorter.empty()) return shorter;
-  if (const auto guess = nearest(name, known)) return {*guess};
-  return {};
+  const bool most = !shorter.empty() && 2 * plain(shorter.front()).size() > letters.size();  // of what was written
+  if (const auto guess = nearest(name, known); guess && !most) return {*guess};
+  return shorter;
 }
 
 HETSCHED_INLINE std::string suggestion(std::string_view name, const std::vector<std::string_view>& known) {

@@ -493,6 +493,12 @@ TEST_CASE("wrong configs are refused with their place") {
   documents::refuses(kind, documents::with(config, "\"float16\"", "\"int8\""), "/torch_dtype", "found \"int8\"");
 }
 
+TEST_CASE("what is no model says so: an adapter, a pipeline of images") {
+  for (const char* text : {R"({"peft_type": "LORA", "r": 16})", R"({"_class_name": "UNet2DConditionModel", "sample_size": 64})"})
+    CHECK_THROWS_WITH_AS((void)parse_model(text, "config.json"), doctest::Contains("config.json: is neither a model.json"),
+                         file_error);
+}
+
 TEST_CASE("a config of an unknown model_type is read by its keys, and what was guessed is said") {
   const std::string known = models[1].config;
   const auto other =
