@@ -255,9 +255,11 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_flag("--all-orders", given.options.all_orders, "try all orders of up to twelve subclusters, not only of four");
   app.add_option("--seed", given.options.seed,
                  "of random numbers, which hexiscale and hetauto draw, also where another planner begins with a plan of theirs");
+  static const std::map<std::string, bool> searches{{"published", true}};
   app.add_option("--search", given.options.published,
                  "published: hetauto and hexiscale search as their papers do, and hexiscale counts transfers as its paper does")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"published", true}}));
+      ->transform(CLI::Transformer(searches).description(""))
+      ->transform(one_of(searches));
   app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken")
       ->check([](const std::string& text) {
         double seconds = 0;
