@@ -32,5 +32,6 @@
 #include <hetsched/io/schedule_csv.hpp>
 #include <hetsched/io/trace/chrome_trace.hpp>
 #include <hetsched/io/trace/kineto.hpp>
+#include <hetsched/io/trace/kineto_operators.hpp>
 #include <hetsched/io/trace/read_trace.hpp>
 #include <hetsched/io/write_file.hpp>
