@@ -105,11 +105,9 @@ inline void keep_last_iteration(std::vector<kineto_rank::marked>& all, const std
     const auto what = marked_action(name->text());
     if (!what || is_mark(what->kind)) continue;
     // Hosts count from their boot or from 1970: whole nanoseconds keep what a double of seconds would not.
-    const auto ns = [](const json_value& us) {
-      return static_cast<std::int64_t>(std::floor(us.number(-1e12, 2e15) * 1e3 + 0.5));
-    };
-    const auto start = ns(event.at("ts"));
-    (gpu ? read.on_gpu : read.on_host).push_back({*what, start, start + ns(event.at("dur"))});
+    const auto ns = [](double us) { return static_cast<std::int64_t>(std::floor(us * 1e3 + 0.5)); };
+    const auto start = ns(event.at("ts").number(-1e12, 2e15));
+    (gpu ? read.on_gpu : read.on_host).push_back({*what, start, start + ns(event.at("dur").number(0, 2e15))});
   }
   if (read.events().empty())
     events.fail("no event is an action of a pipeline: torch.profiler's marks of torch.distributed.pipelining, as in PP:2F0, or " +
