@@ -213,16 +213,16 @@ TEST_CASE("line ends in quoted cells and of other systems, and quotes that nobod
     };
     return parse_operators(text, "rows.csv", tell).lines.size();
   };
-  const std::string heading = "op,batch,m,n,k,dtype,note\n", row = "gemm,1,8,8,8,fp16,\"a\"\n";
-  CHECK(left(heading + row + "gemm,1,8,\"8,8,fp16,a\n" + row + row) == 3);
+  const std::string first_line = "op,batch,m,n,k,dtype,note\n", row = "gemm,1,8,8,8,fp16,\"a\"\n";
+  CHECK(left(first_line + row + "gemm,1,8,\"8,8,fp16,a\n" + row + row) == 3);
   CHECK(wrong == 1);
   CHECK(told.find("rows.csv: line 3: found 4 cells, expected 7") == 0);
-  CHECK(left(heading + "gemm,1,\"8,8,8,fp16,\n" + row + "gemm,1,8,8,\"8,fp16,\n" + row) == 2);
+  CHECK(left(first_line + "gemm,1,\"8,8,8,fp16,\n" + row + "gemm,1,8,8,\"8,fp16,\n" + row) == 2);
   CHECK(wrong == 2);
   const std::string utf16("o\0p\0,\0", 6);
   CHECK_THROWS_WITH_AS((void)parse_operators(utf16, "u.csv"), "u.csv: is in UTF-16, expected UTF-8 (Excel: CSV UTF-8)",
                        file_error);
-  CHECK_THROWS_WITH_AS((void)parse_operators(heading + "ge" + std::string(1, '\0') + ",1,1,1,1,fp16,\n", "z.csv"),
+  CHECK_THROWS_WITH_AS((void)parse_operators(first_line + "ge" + std::string(1, '\0') + ",1,1,1,1,fp16,\n", "z.csv"),
                        doctest::Contains("found \"ge\\x00\""), file_error);
   CHECK_THROWS_WITH_AS((void)parse_operators("op|m\n", "b.csv"), doctest::Contains("separated by bars"), file_error);
 }
