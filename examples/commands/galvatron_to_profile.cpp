@@ -2,13 +2,12 @@
 // galvatron-to-profile: turns the times that Galvatron's profiler writes (computation_profiling_*.json) into a profile.json of
 // replicas.
 #include <charconv>
-#include <iostream>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <system_error>
 #include <vector>
 
 #include <hetsched/io.hpp>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // metis-to-profile: turns the profiles that Metis reads (DeviceType.GPU_tpN_bsN.json) into a profile.json of replicas.
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <iostream>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <tuple>
 #include <vector>
 

@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <iostream>
 #include <map>
 #include <string>
 #include <string_view>
