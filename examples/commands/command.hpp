@@ -40,16 +40,19 @@ enum class stdout_use { tables, result };
 /// Drops what is printed to standard output while it lives, if so told.
 class silence : std::streambuf {
  public:
-  explicit silence(bool silent) : before_(silent ? std::cout.rdbuf(this) : nullptr) {}
+  explicit silence(bool silent) : before_(silent ? std::cout.rdbuf(this) : nullptr) { reigns_ = silent; }
   ~silence() override {
     if (before_) std::cout.rdbuf(before_);
+    reigns_ = false;
   }
+  [[nodiscard]] static bool reigns() { return reigns_; }
   silence(const silence&) = delete;
   silence& operator=(const silence&) = delete;
 
  private:
   int overflow(int c) override { return traits_type::not_eof(c); }
   std::streambuf* before_;
+  static inline bool reigns_ = false;
 };
 
 /// Parses the command line and runs `body`, which returns a status. Errors become one line on standard error and their status.
@@ -75,7 +78,7 @@ int run(CLI::App& app, int argc, char** argv, Body body, stdout_use use = stdout
     return app.exit(help);
   } catch (const CLI::ParseError& wrong) {
     const auto unknown = unknown_argument(app);
-    return complain(((unknown.empty() ? wrong.what() : unknown) + " (see --help)").c_str(), bad_input);
+    return complain(((unknown.empty() ? reworded(wrong.what()) : unknown) + " (see --help)").c_str(), bad_input);
   } catch (const hetsched::input_error& wrong) {
     return complain(wrong.what(), bad_input);
   } catch (const std::bad_alloc&) {
@@ -87,11 +90,20 @@ int run(CLI::App& app, int argc, char** argv, Body body, stdout_use use = stdout
 
 /// Files to write at the very end: they are checked when they are named, and nothing is written before `write`. No two outputs
 /// may be the same file, nor an output and an input, by whatever names; but terminals, /dev/null and /dev/stdout may be several.
+/// Where a file goes to -, all that would be printed to standard output is printed to standard error.
 class outputs {
  public:
+  outputs() = default;
+  outputs(const outputs&) = delete;
+  outputs& operator=(const outputs&) = delete;
+  ~outputs() {
+    if (printed_) std::cout.rdbuf(printed_);
+  }
+
   /// An empty path means that the file is not wanted.
   void expect(const std::string& path) {
     if (path.empty()) return;
+    if (path == "-" && !printed_ && !silence::reigns()) printed_ = std::cout.rdbuf(std::cerr.rdbuf());
     hetsched::check_writable(path);
     const named file{path, hetsched::detail::find_write_target(path)};
     for (const auto& other : expected_)
@@ -102,6 +114,7 @@ class outputs {
 
   /// A file that the command reads, if it is there. An empty path means none.
   void reads(const std::string& path) {
+    if (path == "-" && std::exchange(reads_input_, true)) throw hetsched::input_error("-: standard input is named for two files");
     std::error_code none;
     if (path.empty() || !std::filesystem::exists(path, none) || std::filesystem::is_directory(path, none)) return;
     const named input{path, hetsched::detail::find_write_target(path)};
@@ -159,6 +172,8 @@ class outputs {
 
   std::vector<named> expected_, read_;
   std::vector<std::pair<std::string, std::string>> files_;
+  std::streambuf* printed_ = nullptr;  ///< where standard output led
+  bool reads_input_ = false;
 };
 
 /// The file that --schedule names as @FILE; else none.

@@ -34,7 +34,7 @@ int calibrate_command(const arguments& given) {
   for (const auto& input : {given.device.ends_with(".json") ? given.device : "", given.cluster, given.operators})
     files.reads(input);
   const auto chosen = command::named_device(given.device, given.cluster);
-  const auto file = read_operators(given.operators);
+  const auto file = parse_operators(read_operators_text(given.operators), given.operators);
   if (file.operators.empty()) throw file_error(given.operators, {}, "expected operators, found none");
   if (file.measured_ms.empty()) throw file_error(given.operators, {}, "expected a column measured_ms");
   std::vector<double> seconds;
@@ -97,7 +97,9 @@ int main(int argc, char** argv) {
                  "device.json, or a name of the catalogue or of a device that a subcluster of --cluster has")
       ->required();
   app.add_option("--cluster", given.cluster, "cluster.json, for a device of its own");
-  app.add_option("--operators", given.operators, "CSV with the columns op,batch,m,n,k,dtype,measured_ms")->required();
+  app.add_option("--operators", given.operators,
+                 "CSV with the columns op,batch,m,n,k,dtype,measured_ms, or a trace of torch.profiler with record_shapes")
+      ->required();
   app.add_option("--out", given.out, "device.json to write")->required();
   app.add_flag("--json", given.json, "prints the result as JSON");
   return command::run(app, argc, argv, [&] { return calibrate_command(given); });

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io.hpp>
+#include <hetsched/io/trace/kineto.hpp>
 #include <hetsched/io/trace/read_trace.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/schedule.hpp>
@@ -25,7 +26,8 @@ namespace {
 using namespace hetsched;
 
 struct arguments {
-  std::string predicted, measured, pipeline, plan, schedule, report;
+  std::string predicted, pipeline, plan, schedule, report;
+  std::vector<std::string> measured;
   bool json = false;
 };
 
@@ -260,19 +262,30 @@ int compare_command(const arguments& given) {
   if (sources != 1) throw input_error("give one of --predicted, --pipeline and --plan");
   command::outputs files;
   files.expect(given.report);
-  for (const auto& path : {given.predicted, given.pipeline, given.plan, command::schedule_file(given.schedule), given.measured})
+  for (const auto& path : {given.predicted, given.pipeline, given.plan, command::schedule_file(given.schedule)})
     files.reads(path);
+  std::string measured_in;
+  for (const auto& path : given.measured) {
+    files.reads(path);
+    measured_in += (measured_in.empty() ? "" : ", ") + path;
+  }
 
   auto predicted = read_prediction(given);
-  auto measured = from_departure(read_trace(given.measured));
+  auto measured = from_departure(read_measured_traces(given.measured));
   const auto both = compare_timelines(predicted, measured);
+  const auto has_transfers = [](const timeline& t) {
+    return std::any_of(t.actions.begin(), t.actions.end(), [](const auto& a) { return is_transfer(a.what.kind); });
+  };
+  if (has_transfers(predicted) && !has_transfers(measured))
+    std::cerr << "hetsched-compare-timeline: " << measured_in
+              << ": tells no transfers; overlap, host and wait are what is left without them\n";
   const auto due = explain_difference(predicted, measured);
   const char* what = one_stage_per_rank(predicted) && one_stage_per_rank(measured) ? "stage" : "rank";
   const auto whole = whole_table(both), stages = stages_table(both, what), parts = parts_table(both, due);
   if (!given.report.empty()) {
     const auto& source = !given.predicted.empty() ? given.predicted : !given.pipeline.empty() ? given.pipeline : given.plan;
     files.add(given.report, page_text(both, due, std::move(predicted), std::move(measured), what,
-                                      "predicted from " + source + ", measured in " + given.measured));
+                                      "predicted from " + source + ", measured in " + measured_in));
   }
   files.write();
 
@@ -302,7 +315,9 @@ int main(int argc, char** argv) {
   app.add_option("--pipeline", given.pipeline, "in its place, pipeline.json: simulated under --schedule");
   app.add_option("--plan", given.plan, "in its place, plan.json: simulated under its schedule, or under --schedule");
   app.add_option("--schedule", given.schedule, "auto, @FILE or a name that hetsched-simulate knows");
-  app.add_option("--measured", given.measured, "trace of the iteration that was run")->required();
+  app.add_option("--measured", given.measured,
+                 "trace of the iteration that was run, or one from each rank as torch.profiler writes them")
+      ->required();
   app.add_flag("--json", given.json, "print the figures as JSON");
   app.add_option("--report", given.report, "write a page with both timelines");
   return command::run(app, argc, argv, [&] { return compare_command(given); });

@@ -58,7 +58,8 @@ std::string report_page(const train::job& j) {
   for (const auto& t : r.measured)
     for (const auto& a : t.actions) measured_s = std::max(measured_s, a.end_s);
   page.figures = {{"iteration", format_seconds(measured_s), "measured, without exchange and update"},
-                  {"predicted", format_seconds(p.predicted.iteration_s), "by the plan"},
+                  {"predicted", format_seconds(p.predicted.iteration_s),
+                   "by the plan, exchange and update among it; hetsched-compare-timeline tells what the rest is due to"},
                   {"loss", format_number(r.losses.back()), "mean over the step's microbatches"},
                   {"throughput", format_number(tokens_per_s(j)), "tokens per second, over all steps"}};
   for (std::size_t i = 0; i < p.pipelines.size(); ++i) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
@@ -30,12 +32,23 @@ namespace command {
   return text.empty() ? text : text + "?";
 }
 
-/// Throws input_error: `name`, given to `option`, is not among the known ones.
+/// That `name`, given to `option`, is not among the known ones. A file where @FILE is known was to be one.
+[[nodiscard]] inline std::string unknown_name_text(const std::string& option, const std::string& name,
+                                                   const std::vector<std::string_view>& known) {
+  std::string text = option + ": found " + name + ", expected one of ";
+  bool files = false;
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    text += (i ? ", " : "") + std::string(known[i]);
+    files = files || known[i] == "@FILE";
+  }
+  std::error_code none;
+  return text + (files && std::filesystem::exists(name, none) ? "; did you mean @" + name + "?" : did_you_mean(name, known));
+}
+
+/// Throws input_error: unknown_name_text.
 [[noreturn]] inline void unknown_name(const std::string& option, const std::string& name,
                                       const std::vector<std::string_view>& known) {
-  std::string text = option + ": found " + name + ", expected one of ";
-  for (std::size_t i = 0; i < known.size(); ++i) text += (i ? ", " : "") + std::string(known[i]);
-  throw hetsched::input_error(text + did_you_mean(name, known));
+  throw hetsched::input_error(unknown_name_text(option, name, known));
 }
 
 }  // namespace command

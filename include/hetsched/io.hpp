@@ -31,5 +31,7 @@
 #include <hetsched/io/page/timeline_svg.hpp>
 #include <hetsched/io/schedule_csv.hpp>
 #include <hetsched/io/trace/chrome_trace.hpp>
+#include <hetsched/io/trace/kineto.hpp>
+#include <hetsched/io/trace/kineto_operators.hpp>
 #include <hetsched/io/trace/read_trace.hpp>
 #include <hetsched/io/write_file.hpp>

@@ -510,6 +510,109 @@ TEST_CASE("Sailor's own profile.json, of a GPU that its folder names") {
   refused(R"({"1": {"1": {"0": [1, 2, 3]}}})", "bad.json", "1 layers on");
 }
 
+TEST_CASE("Metis's profiles, of a GPU, tensor degree and batch size that their names tell") {
+  const workplace w;
+  w.put("model.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 2, "hidden": 64, "heads": 4,
+                          "vocab": 1000, "sequence": 32}})");
+  const std::string one = R"({"model": {"model_name": "GPT3", "num_layers": 4, "parameters": {"total_parameters_bytes": 1000,
+      "parameters_per_layer_bytes": [400, 100, 100, 400]}},
+      "execution_time": {"total_time_ms": 120, "forward_backward_time_ms": 100, "batch_generator_time_ms": 1,
+        "layernorm_grads_all_reduce_time_ms": 0.02, "embedding_grads_all_reduce_time_ms": 0.04, "optimizer_time_ms": 20,
+        "layer_compute_total_ms": [3, 30, 30, 1.5]},
+      "execution_memory": {"total_memory": 5312, "layer_memory_total_mb": [782, 414, 414, 1213]}})";
+  w.put("DeviceType.A100_tp1_bs2.json", one);
+  w.put("DeviceType.A100_tp2_bs2.json", one);
+  const std::string convert = "metis-to-profile --model model.json --gpu A100=A100-SXM4-40GB --out p.json --measured ";
+  const auto result = w.run(convert + "DeviceType.A100_tp1_bs2.json DeviceType.A100_tp2_bs2.json");
+  CAPTURE(result.errors);
+  REQUIRE(result.status == 0);
+  const auto read = std::get<replica_profile>(parse_profile_file(w.get("p.json"), "p.json"));
+  REQUIRE(read.rows.size() == 2);
+  CHECK(read.rows[1].tensor == 2);
+  const auto& row = read.rows[0];
+  CHECK(row.tensor == 1);
+  CHECK(row.microbatch_size == 2);
+  // Forward and backward together, one to two; what no layer took is the loss behind the last.
+  const double both_ms[] = {3, 30, 30, 1.5 + 100 - 64.5}, update_ms[] = {8, 2, 2, 8};
+  for (std::size_t l = 0; l < 4; ++l) {
+    CHECK(row.forward_s[l] == doctest::Approx(both_ms[l] / 3000));
+    CHECK(row.backward_s[l] == doctest::Approx(both_ms[l] / 1500));
+    CHECK(row.update_s[l] == doctest::Approx(update_ms[l] / 1000));
+  }
+  const auto refused = [&](const std::string& file, const std::string& text, const std::string& why) {
+    w.put(file, text);
+    const auto r = w.run(convert + file);
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(r.errors.find(file) != std::string::npos);
+    CHECK(r.errors.find(why) != std::string::npos);
+  };
+  refused("A100_tp1.json", one, "expected a name as Metis has it");
+  refused("DeviceType.H100_tp1_bs1.json", one, "no --gpu says which device H100 is");
+  refused("DeviceType.A100_tp0_bs1.json", one, "expected a name as Metis has it");
+  refused("DeviceType.A100_tp1_bs3.json", R"({"execution_time": {}})", "/execution_time/layer_compute_total_ms");
+  refused("DeviceType.A100_tp1_bs4.json", R"({"execution_time": {"layer_compute_total_ms": [1, -2]}})",
+          "/layer_compute_total_ms/1");
+}
+
+TEST_CASE("Galvatron's computation_profiling, for samples of one length") {
+  const workplace w;
+  w.put("model.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 3, "hidden": 64, "heads": 4,
+                          "vocab": 1000, "sequence": 2048}})");
+  w.put("times.json", R"({"layernum[2]_bsz4_seq2048": 45.4, "layernum[4]_bsz4_seq2048": 78.4, "layertype_0_bsz4_seq2048": 4.125,
+      "layertype_other_bsz4_seq2048": 3.11, "layertype_0_bsz1_seq2048": 4.4, "layertype_other_bsz1_seq2048": 6.3,
+      "layertype_0_bsz1_seq4096": 9, "layertype_other_bsz1_seq4096": 12})");
+  const std::string convert = "galvatron-to-profile --gpu a=A100-SXM4-80GB --out p.json --model model.json --measured ";
+  const auto result = w.run(convert + "times.json");
+  CAPTURE(result.errors);
+  REQUIRE(result.status == 0);
+  const auto read = std::get<replica_profile>(parse_profile_file(w.get("p.json"), "p.json"));
+  REQUIRE(read.rows.size() == 2);
+  const auto& row = read.rows[1];
+  CHECK(row.microbatch_size == 4);
+  const double forward_ms[] = {0, 4 * 4.125, 4 * 4.125, 4 * 4.125, 4 * 3.11};
+  REQUIRE(row.forward_s.size() == 5);
+  for (std::size_t l = 0; l < 5; ++l) {
+    CHECK(row.forward_s[l] == doctest::Approx(forward_ms[l] / 1000));
+    CHECK(row.backward_s[l] == doctest::Approx(forward_ms[l] / 500));
+  }
+  CHECK(w.run(convert + "times.json --sequence 1024").errors.find("only of 2048, 4096: --sequence takes one") !=
+        std::string::npos);
+  const auto refused = [&](const std::string& text, const std::string& why) {
+    w.put("bad.json", text);
+    const auto r = w.run(convert + "bad.json");
+    CAPTURE(r.errors);
+    CHECK(r.status == 2);
+    CHECK(r.errors.find(why) != std::string::npos);
+  };
+  refused(R"({"layernum[2]_bsz1_seq2048": 24.5})", "no times of layertype_0 for samples of 2048 tokens");
+  refused(R"({"layertype_0_bsz1_seq2048": 4.4})", "/layertype_other_bsz1_seq2048 is missing");
+  refused(R"({"layertype_1_bsz1_seq2048": 4.4})", "/layertype_1_bsz1_seq2048: expected layertype_0 or layertype_other");
+  refused(R"({"1_1_8_sp": {}})", "/1_1_8_sp: expected a key as in layertype_0_bsz8_seq2048");
+}
+
+TEST_CASE("- is standard output and standard input, and what is packed says so") {
+  const workplace w;
+  w.put("pipeline.json", R"({"format": "hetsched/pipeline", "version": 1, "microbatches": 4, "forward_s": [0.01, 0.01],
+    "backward_s": [0.02, 0.02], "transfer_s": [0.02]})");
+  const auto out = w.run("hetsched-simulate --pipeline pipeline.json --schedule 1f1b --trace -");
+  REQUIRE(out.status == 0);
+  CHECK(parse_trace(out.output, "-").ranks == 2);  // nothing else is there
+  CHECK(out.errors.find("makespan") != std::string::npos);
+  CHECK(!std::filesystem::exists(w.path("-")));
+  const auto quiet = w.run("hetsched-simulate --quiet --pipeline pipeline.json --schedule 1f1b --trace -");
+  CHECK(quiet.output == out.output);
+  CHECK(quiet.errors.empty());
+  CHECK(w.run("hetsched-simulate --pipeline - --schedule 1f1b < pipeline.json").status == 0);
+  const auto twice = w.run("hetsched-compare-timeline --predicted - --measured - < pipeline.json");
+  CHECK(twice.status == 2);
+  CHECK(twice.errors.find("standard input is named for two files") != std::string::npos);
+  w.put("trace.json.gz", "\x1f\x8b\x08\x08more");
+  const auto packed = w.run("hetsched-compare-timeline --predicted trace.json.gz --measured pipeline.json");
+  CHECK(packed.status == 2);
+  CHECK(packed.errors.find("trace.json.gz: is packed (gzip), expected a text: gunzip -c") != std::string::npos);
+}
+
 TEST_CASE("a config.json of experts, on devices as drivers print them: the summary says what was read") {
   const workplace w;
   w.put("cluster.json",

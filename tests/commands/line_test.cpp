@@ -229,6 +229,14 @@ TEST_CASE("names that may have been meant") {
   CHECK(command::did_you_mean("gpiep", {"gpipe", "1f1b"}) == "; did you mean gpipe?");
   CHECK(command::did_you_mean("nothing-like-it", {"gpipe", "1f1b"}).empty());
   CHECK(command::did_you_mean("", {"gpipe", "1f1b"}).empty());
+  CHECK(command::did_you_mean("--globl-batch", {"--batch", "--global-batch"}) == "; did you mean --global-batch?");
+  CHECK(command::did_you_mean("RTX-A5000", {"A5000", "A4000", "RTX5000"}) == "; did you mean A5000?");
+  CHECK(command::reworded("--zero: 4 not in {auto,0,1}") == "--zero: found 4, expected one of auto, 0, 1");
+  CHECK(command::reworded("--recompute: ful not in {none,full}") ==
+        "--recompute: found ful, expected one of none, full; did you mean full?");
+  CHECK(command::reworded("--threads: Value 0 not in range 1 to 1024") == "--threads: Value 0 not in range 1 to 1024");
+  CHECK(command::unknown_name_text("--schedule", "/dev/null", {"auto", "@FILE"}) ==
+        "--schedule: found /dev/null, expected one of auto, @FILE; did you mean @/dev/null?");
 }
 
 TEST_CASE("bash completes options, words and the driver's commands") {

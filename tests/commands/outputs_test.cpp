@@ -133,6 +133,8 @@ TEST_CASE("commands refuse to write over what they read: status 2, nothing touch
       compare + "--report pipeline.json",
       "hetsched-predict --operators operators.csv --device A100-SXM4-40GB --out ./operators.csv",
       "sailor-to-profile --csv operators.csv --measured-model m --model model.json --gpu a=b --out model.json",
+      "metis-to-profile --measured operators.csv --model model.json --gpu a=b --out ./operators.csv",
+      "galvatron-to-profile --measured operators.csv --model model.json --gpu a=b --out model.json",
   };
   const auto before = w.files();
   for (const auto& line : lines) {

@@ -189,6 +189,44 @@ TEST_CASE("key heads, cells in quotes, and whole numbers with a point") {
   CHECK(again.rows == file.rows);
 }
 
+TEST_CASE("line ends in quoted cells and of other systems, and quotes that nobody closes") {
+  const std::string notes =
+      "op,batch,m,n,k,dtype,note\ngemm,1,8,8,8,torch.float16,\"one,\n\"\"two\"\"\"\nsoftmax,1,8,8,,fp16,\"\n\n\"\n";
+  const auto read = parse_operators(notes, "notes.csv");
+  REQUIRE(read.lines.size() == 2);
+  CHECK(read.lines[0] == "gemm,1,8,8,8,torch.float16,\"one,\n\"\"two\"\"\"");
+  CHECK(read.line_numbers == std::vector<int>{2, 4});
+  CHECK(to_csv(read, {1, 2}).find("\n\n\",2.000000\n") != std::string::npos);
+  CHECK(parse_operators(to_csv(read, {1, 2}).replace(0, 33, "op,batch,m,n,k,dtype,note,other"), "again.csv").rows == read.rows);
+  const auto old = parse_operators("op,batch,m,n,k,dtype\rgemm,1,8,8,8,fp16\rsoftmax,1,8,8,,fp16\r", "old.csv");
+  CHECK(old.lines.size() == 2);
+
+  // Of a quote that is not closed, one row is wrong, and told where.
+  std::string told;
+  int wrong = 0;
+  const auto left = [&](const std::string& text) {
+    told.clear();
+    wrong = 0;
+    const auto tell = [&](const file_error& e) {
+      ++wrong;
+      told = e.what();
+    };
+    return parse_operators(text, "rows.csv", tell).lines.size();
+  };
+  const std::string first_line = "op,batch,m,n,k,dtype,note\n", row = "gemm,1,8,8,8,fp16,\"a\"\n";
+  CHECK(left(first_line + row + "gemm,1,8,\"8,8,fp16,a\n" + row + row) == 3);
+  CHECK(wrong == 1);
+  CHECK(told.find("rows.csv: line 3: found 4 cells, expected 7") == 0);
+  CHECK(left(first_line + "gemm,1,\"8,8,8,fp16,\n" + row + "gemm,1,8,8,\"8,fp16,\n" + row) == 2);
+  CHECK(wrong == 2);
+  const std::string utf16("o\0p\0,\0", 6);
+  CHECK_THROWS_WITH_AS((void)parse_operators(utf16, "u.csv"), "u.csv: is in UTF-16, expected UTF-8 (Excel: CSV UTF-8)",
+                       file_error);
+  CHECK_THROWS_WITH_AS((void)parse_operators(first_line + "ge" + std::string(1, '\0') + ",1,1,1,1,fp16,\n", "z.csv"),
+                       doctest::Contains("found \"ge\\x00\""), file_error);
+  CHECK_THROWS_WITH_AS((void)parse_operators("op|m\n", "b.csv"), doctest::Contains("separated by bars"), file_error);
+}
+
 TEST_CASE("tables as R, pandas and spreadsheets write them") {
   CHECK(only("gemm,1,1e+05,2048.000,4e3,fp16") == only("gemm,1,100000,2048,4000,fp16"));
   for (const char* nothing : {"NA", "nan", "NaN", "NULL", "None", "<NA>", "0.0"})

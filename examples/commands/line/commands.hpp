@@ -12,7 +12,7 @@ struct command_entry {
   std::string_view name, about;
 
   /// The program's own name.
-  [[nodiscard]] std::string program() const { return (name == "sailor-to-profile" ? "" : "hetsched-") + std::string(name); }
+  [[nodiscard]] std::string program() const { return (name.ends_with("-to-profile") ? "" : "hetsched-") + std::string(name); }
 };
 
 inline constexpr command_entry commands[] = {
@@ -31,8 +31,9 @@ inline constexpr command_entry commands[] = {
     {"compare-timeline",
      "Compares a measured iteration with its prediction: makespan, period, bubble and overlap, stage by stage."},
     {"import-onnx", "Turns an ONNX model into a model.json of layers. Weights are not read; amounts are per sample, in 16 bits."},
-    {"sailor-to-profile",
-     "Turns measured layer times (CSV) into a profile.json of replicas; memory and boundaries come from the model."},
+    {"sailor-to-profile", "Turns layer times that Sailor measured, or a CSV of such, into a profile.json of replicas."},
+    {"metis-to-profile", "Turns layer times that were measured for Metis into a profile.json of replicas."},
+    {"galvatron-to-profile", "Turns layer times that Galvatron measured into a profile.json of replicas."},
 };
 
 /// What the program of that name does.

@@ -35,6 +35,9 @@ namespace page {
 inline void refuse_floats(CLI::App& app) {
   for (auto* option : app.get_options()) {
     const auto type = option->get_type_name();
+    if (type.starts_with("UINT"))
+      option->transform(CLI::Validator(
+          [](std::string& text) { return text.starts_with('-') ? "found " + text + ", expected no negative number" : ""; }, ""));
     if (type.starts_with("INT") || type.starts_with("UINT"))
       option->transform(CLI::Validator([](std::string& text) { return not_whole(text); }, ""));
   }
@@ -70,6 +73,20 @@ inline void prepare(CLI::App& app) {
       ->check(CLI::IsMember({"bash", "zsh", "fish"}))
       ->group("");
   page::refuse_floats(app);
+}
+
+/// What CLI11 says of a word that is none of a set ("--zero: 4 not in {auto,0,1}"), as the house says it; else `what`.
+[[nodiscard]] inline std::string reworded(const std::string& what) {
+  constexpr std::string_view middle = " not in {";
+  const auto colon = what.find(": "), set = what.find(middle);
+  if (colon == what.npos || set == what.npos || set < colon || !what.ends_with('}')) return what;
+  std::vector<std::string_view> known;
+  for (std::string_view rest = std::string_view(what).substr(set + middle.size()); !rest.empty();) {
+    const auto end = rest.find_first_of(",}");
+    known.push_back(rest.substr(0, end));
+    rest.remove_prefix(end + 1);
+  }
+  return unknown_name_text(what.substr(0, colon), what.substr(colon + 2, set - colon - 2), known);
 }
 
 /// What is wrong with the first argument that nothing takes, with a guess where it looks like an option; else nothing.

@@ -53,7 +53,7 @@ int import(const arguments& given) {
   files.reads(given.model);
   onnx_import::options options{.format = given.dtype == "bf16" ? number_format::bf16 : number_format::fp16};
   for (const auto& sample : given.samples) read_sample(sample, options);
-  std::ifstream file(given.model, std::ios::binary);
+  std::ifstream file(given.model == "-" ? "/dev/stdin" : given.model, std::ios::binary);
   if (!file) throw input_error(given.model + ": cannot be opened");
   const auto model = [&] {
     try {

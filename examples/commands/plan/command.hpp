@@ -257,9 +257,11 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_flag("--all-orders", given.options.all_orders, "try all orders of up to twelve subclusters, not only of four");
   app.add_option("--seed", given.options.seed,
                  "of random numbers, which hexiscale and hetauto draw, also where another planner begins with a plan of theirs");
+  static const std::map<std::string, bool> searches{{"published", true}};
   app.add_option("--search", given.options.published,
                  "published: hetauto and hexiscale search as their papers do, and hexiscale counts transfers as its paper does")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"published", true}}));
+      ->transform(CLI::Transformer(searches).description(""))
+      ->transform(one_of(searches));
   app.add_option("--time-budget", given.time_budget_s, "seconds after which the best plan so far is taken")
       ->check([](const std::string& text) {
         double seconds = 0;
@@ -300,15 +302,16 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   }
   for (const auto name : hetsched::schedule_names()) schedule_names.emplace_back(name);
   app.add_option("--planner", given.planner, planners)->type_name(words_type(planner_names));
+  static const std::map<std::string, hetsched::plan_objective> objectives{{"iteration", hetsched::plan_objective::iteration},
+                                                                          {"cost", hetsched::plan_objective::cost},
+                                                                          {"latency", hetsched::plan_objective::latency},
+                                                                          {"throughput", hetsched::plan_objective::throughput}};
   app.add_option("--objective", given.objective,
                  "iteration: the shortest; cost: the least money per sample, from the price_per_hour of devices or the "
                  "price_per_node_hour of nodes; for inference "
                  "latency: the soonest answer, or throughput: the most requests")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, hetsched::plan_objective>{{"iteration", hetsched::plan_objective::iteration},
-                                                          {"cost", hetsched::plan_objective::cost},
-                                                          {"latency", hetsched::plan_objective::latency},
-                                                          {"throughput", hetsched::plan_objective::throughput}}));
+      ->transform(CLI::Transformer(objectives).description(""))
+      ->transform(one_of(objectives));
   const auto tokens = CLI::Range(1, 1 << 23);
   app.add_option("--prompt-tokens", given.serving.prompt_tokens, "inference: of a request")->check(tokens)->capture_default_str();
   app.add_option("--output-tokens", given.serving.output_tokens, "inference: made for a request")

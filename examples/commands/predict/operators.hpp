@@ -95,7 +95,7 @@ inline int operators_command(const operators_arguments& given) {
     files.reads(input);
   const auto chosen = command::named_device(given.device, given.cluster);
   command::skipped_rows skipped("hetsched-predict", given.strict);
-  auto file = parse_operators(read_text(given.operators), given.operators, skipped);
+  auto file = parse_operators(read_operators_text(given.operators), given.operators, skipped);
   const auto times = operator_times_ms(chosen, file, given.operators, skipped);
   skipped.sum_up(times.size(), given.operators);
   const auto multiplies = [](const operator_shape& op, precision p) {

@@ -30,9 +30,7 @@ void train::add_model_options(CLI::App& app, model_arguments& given) {
   choice("--precision", given.precision, "of all numbers", {"fp32", "fp64"});
   app.add_flag("--tied,!--untied", given.tied, "the head uses the embedding's table (default), or one of its own");
   app.add_flag("--bias,!--no-bias", given.bias, "linear layers in blocks have biases (default), or none");
-  app.add_option("--seed", given.seed, "of first weights and batches")
-      ->check([](const std::string& text) { return std::string(text.starts_with('-') ? "expected no negative number" : ""); })
-      ->capture_default_str();
+  app.add_option("--seed", given.seed, "of first weights and batches")->capture_default_str();
 }
 
 void train::add_place_options(CLI::App& app, place_arguments& given) {

@@ -57,7 +57,8 @@ namespace detail {
 }
 
 /// The names that one may stand for: those equal but for case, '-' and '_'; else, for three letters or more, those that contain
-/// it; else the longest that it ends with ("RTX-A5000"); else the nearest.
+/// it; else the longest that it ends with, if that is most of it ("RTX-A5000"); else the nearest; else the longest that it ends
+/// with.
 [[nodiscard]] std::vector<std::string_view> names_like(std::string_view name, const std::vector<std::string_view>& known);
 
 /// `did you mean "x" or "y"? Known: a, b, c` for a name that is not among the known ones.
@@ -208,7 +209,7 @@ template <class Forward>
 }  // namespace detail
 
 /// The contents of a file of at most max_json_bytes; `-` is standard input.
-/// Throws: file_error if it cannot be read.
+/// Throws: file_error if it cannot be read or is packed (gzip, zstd, zip, Parquet): nothing here unpacks.
 [[nodiscard]] std::string read_text(const std::string& path);
 
 }  // namespace hetsched

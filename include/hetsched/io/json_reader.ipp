@@ -27,7 +27,7 @@ HETSCHED_INLINE std::string pointer_to(const std::string& parent, std::string_vi
 
 /// The nearest of some names, if it is near enough to be a typing error.
 [[nodiscard]] inline std::optional<std::string_view> nearest(std::string_view name, const std::vector<std::string_view>& known) {
-  if (name.size() > 64) return std::nullopt;
+  if (name.size() < 2 || name.size() > 64) return std::nullopt;
   std::optional<std::string_view> best;
   std::size_t least = 1 + name.size() / 3;
   for (const auto candidate : known) {
@@ -68,9 +68,9 @@ HETSCHED_INLINE std::vector<std::string_view> names_like(std::string_view name, 
   }
   if (!equal.empty()) return equal;
   if (!longer.empty()) return longer;
-  if (!shorter.empty()) return shorter;
-  if (const auto guess = nearest(name, known)) return {*guess};
-  return {};
+  const bool most = !shorter.empty() && 2 * plain(shorter.front()).size() > letters.size();  // of what was written
+  if (const auto guess = nearest(name, known); guess && !most) return {*guess};
+  return shorter;
 }
 
 HETSCHED_INLINE std::string suggestion(std::string_view name, const std::vector<std::string_view>& known) {
@@ -86,6 +86,21 @@ HETSCHED_INLINE std::string suggestion(std::string_view name, const std::vector<
 
 namespace hetsched {
 
+namespace detail {
+
+/// What no text begins with, and what the text in it can be had by.
+struct packed_form {
+  std::string_view begins, is, remedy;
+};
+inline constexpr packed_form packed_forms[] = {
+    {"\x1f\x8b", "gzip", "gunzip -c makes it one, and - reads that from standard input"},
+    {"\x28\xb5\x2f\xfd", "zstd", "zstdcat makes it one, and - reads that from standard input"},
+    {"PK\x03\x04", "zip, as workbooks are", "unzip it, or save the table as CSV"},
+    {"PAR1", "Parquet", "write the table as CSV"},
+};
+
+}  // namespace detail
+
 HETSCHED_INLINE std::string read_text(const std::string& path) {
   std::ifstream in(path == "-" ? "/dev/stdin" : path, std::ios::binary);
   if (!in) throw file_error(path, {}, "cannot be opened");
@@ -97,6 +112,9 @@ HETSCHED_INLINE std::string read_text(const std::string& path) {
       throw file_error(path, {}, "is larger than " + std::to_string(max_json_bytes >> 20) + " MiB");
   }
   if (in.bad()) throw file_error(path, {}, "cannot be read");
+  for (const auto& form : detail::packed_forms)
+    if (text.starts_with(form.begins))
+      throw file_error(path, {}, "is packed (" + std::string(form.is) + "), expected a text: " + std::string(form.remedy));
   return text;
 }
 

@@ -156,7 +156,8 @@ inline constexpr std::string_view format_names[] = {"fp32", "tf32", "fp16", "bf1
 
 /// Reads operators from CSV text with the columns op, batch, m, n, k, dtype in any order (docs/prediction.md says what the
 /// sizes mean), and kv_heads of attention where there is one; other columns are kept. Names may be in any case, with blanks
-/// around them. Lines may end in \r\n. Cells may be in quotes, and whole numbers written as 4096.0.
+/// around them. Lines may end in \r\n or \r. Cells may be in quotes,
+/// also with line ends in them, and whole numbers written as 4096.0.
 /// on_bad_row: is told what is wrong with a row, which is left out then; none: the first such row is an error.
 /// Throws: file_error that names line and column, what was found and what was expected.
 /// Complexity: O(text).

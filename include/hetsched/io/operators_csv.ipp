@@ -14,6 +14,7 @@
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/printable.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/operators_csv.hpp>
 
@@ -54,20 +55,41 @@ HETSCHED_INLINE std::vector<std::string_view> csv_cells(std::string_view line) {
   return cells;
 }
 
+/// Whether quotes begin and end cells, and lines end only between them.
+[[nodiscard]] inline bool well_quoted(std::string_view record) {
+  bool inside = false, begins = true;  // a cell
+  for (std::size_t i = 0; i < record.size(); ++i) {
+    const char c = record[i];
+    if (inside && c == '"') {
+      inside = record.substr(i + 1).starts_with('"');
+      if (inside)
+        ++i;
+      else if (const auto next = record.find_first_not_of(" \t", i + 1); next != record.npos && record[next] != ',')
+        return false;
+    } else if (!inside) {
+      if (c == '\n' || (c == '"' && !begins)) return false;
+      inside = c == '"';
+      begins = c == ',' || (begins && (c == ' ' || c == '\t'));
+    }
+  }
+  return !inside;
+}
+
 class operators_reader {
  public:
   operators_reader(std::string_view text, std::string_view file) : rest_(text), file_(file) {}
 
   [[nodiscard]] operators_file read(function_ref<void(const file_error&)> on_bad_row) {
     if (rest_.starts_with("\xEF\xBB\xBF")) rest_.remove_prefix(3);
-    if (rest_.starts_with("\xFF\xFE") || rest_.starts_with("\xFE\xFF"))
+    if (rest_.starts_with("\xFF\xFE") || rest_.starts_with("\xFE\xFF") || rest_.substr(0, 4).find('\0') != rest_.npos)
       throw file_error(file_, {}, "is in UTF-16, expected UTF-8 (Excel: CSV UTF-8)");
+    if (rest_.find('\n') == rest_.npos && rest_.find('\r') != rest_.npos) line_end_ = '\r';  // as Excel did on a Macintosh
     operators_file result;
     result.heading = take_line();
     if (result.heading == "sep=,") result.heading = take_line();  // for Excel
     read_heading(result.heading);
     while (!rest_.empty()) {
-      const auto line = take_line();
+      const auto line = take_record();
       if (trimmed(line).empty() && trimmed(rest_).empty()) break;
       try {
         read_row(line, result);
@@ -89,7 +111,7 @@ class operators_reader {
     into.rows.push_back(row);
     into.operators.push_back(shape);
     into.lines.emplace_back(line);
-    into.line_numbers.push_back(line_);
+    into.line_numbers.push_back(row_line_);
   }
 
   enum column { op, batch, m, n, k, dtype, columns };
@@ -97,11 +119,32 @@ class operators_reader {
   static constexpr std::size_t missing = static_cast<std::size_t>(-1);
 
   std::string_view take_line() {
-    ++line_;
-    const auto end = std::min(rest_.find('\n'), rest_.size());
+    row_line_ = ++line_;
+    const auto end = std::min(rest_.find(line_end_), rest_.size());
     auto line = rest_.substr(0, end);
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
     while (line.ends_with('\r')) line.remove_suffix(1);
+    return line;
+  }
+
+  // A row, in which quoted cells may have line ends: more lines where these close the quotes and make the heading's columns.
+  std::string_view take_record() {
+    const auto line = take_line();
+    const auto open = [](std::string_view text) { return std::count(text.begin(), text.end(), '"') % 2 != 0; };
+    if (!open(line)) return line;
+    const auto rest = rest_;
+    const int first = row_line_;
+    auto record = line;
+    bool opens = true;
+    while (opens && !rest_.empty()) {
+      const auto next = take_line();
+      record = {line.data(), static_cast<std::size_t>(next.data() + next.size() - line.data())};
+      opens = opens != open(next);
+    }
+    row_line_ = first;
+    if (well_quoted(record) && csv_cells(record).size() == width_) return record;
+    rest_ = rest;
+    line_ = first;
     return line;
   }
 
@@ -124,7 +167,7 @@ class operators_reader {
       place = c;
     }
     if (place_[op] == missing)
-      for (const auto& [separator, name] : {std::pair{';', "semicolons"}, {'\t', "tabs"}})
+      for (const auto& [separator, name] : {std::pair{';', "semicolons"}, {'\t', "tabs"}, {'|', "bars"}})
         if (line.find(separator) != line.npos && line.find(',') == line.npos)
           fail(std::string("cells are separated by ") + name + ", expected commas; found " + quoted(line));
     for (std::size_t c = 0; c < columns; ++c)
@@ -161,7 +204,9 @@ class operators_reader {
   }
 
   [[nodiscard]] number_format known_format() const {
-    const auto name = resolved(cell(dtype), format_aliases);
+    auto text = cell(dtype);
+    if (constexpr std::string_view torch = "torch."; text.starts_with(torch)) text.remove_prefix(torch.size());
+    const auto name = resolved(text, format_aliases);
     const auto found = std::find(std::begin(format_names), std::end(format_names), name);
     if (found == std::end(format_names)) fail(dtype, "expected one of fp32, tf32, fp16, bf16, fp8");
     return static_cast<number_format>(found - std::begin(format_names));
@@ -213,19 +258,20 @@ class operators_reader {
 
   [[nodiscard]] std::string_view cell(column c) const { return cells_[place_[c]]; }
 
-  [[nodiscard]] static std::string quoted(std::string_view text) { return "\"" + excerpt(std::string(text)) + "\""; }
+  [[nodiscard]] static std::string quoted(std::string_view text) { return "\"" + excerpt(printable(text)) + "\""; }
 
   [[noreturn]] void fail(column c, const std::string& complaint) const {
     fail("column " + std::string(names[c]) + ": found " + quoted(cell(c)) + ", " + complaint);
   }
 
   [[noreturn]] void fail(const std::string& complaint) const {
-    throw file_error(file_, {}, "line " + std::to_string(line_) + ": " + complaint);
+    throw file_error(file_, {}, "line " + std::to_string(row_line_) + ": " + complaint);
   }
 
   std::string_view rest_;
   std::string file_;
-  int line_ = 0;
+  int line_ = 0, row_line_ = 0;  ///< read last, and where its row begins
+  char line_end_ = '\n';
   std::vector<std::string_view> cells_;
   std::array<std::size_t, columns> place_{};
   std::size_t width_ = 0, measured_ = 0, key_heads_ = 0;

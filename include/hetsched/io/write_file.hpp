@@ -46,7 +46,7 @@ inline void check_writable(const std::string& path) { (void)detail::writable_tar
 
 /// Writes a whole file or nothing: the text goes to a temporary name in the same folder, which is renamed at the end. A file
 /// that is replaced hands on its mode, and its owner where that is allowed. A symbolic link stays; what it names is replaced
-/// or made. Devices, pipes and descriptors (/dev/stdout) are written as they are.
+/// or made. Devices, pipes and descriptors (/dev/stdout, or - for it) are written as they are.
 /// Throws: error on failure; an older file at `path` is then unchanged.
 void write_file(const std::string& path, std::string_view text);
 

@@ -30,7 +30,7 @@ HETSCHED_INLINE write_target find_write_target(const std::string& path) {
   const auto fail = [&](const std::string& what) { throw input_error(path + ": " + what); };
   std::error_code wrong;
   if (fs::is_directory(path, wrong)) fail("is a folder");
-  write_target target{.path = path};
+  write_target target{.path = path == "-" ? "/dev/stdout" : path};
   for (int links = 0;; ++links) {
     if (!target.path.has_filename()) fail("names no file");
     const auto parent = target.path.has_parent_path() ? target.path.parent_path() : fs::path(".");

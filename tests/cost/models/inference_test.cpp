@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/cost/models/inference.hpp>
 
+#include <algorithm>
+
 #include <doctest/doctest.h>
 
 #include <hetsched/cluster/catalogue.hpp>
@@ -173,4 +175,47 @@ TEST_CASE("inference: weights and caches in fewer bits take fewer bytes, and are
   }
   CHECK_THROWS_AS(inference_cost_model(hardware, model, {.weight_bits = 0.5}), input_error);
   CHECK_THROWS_AS(inference_cost_model(hardware, model, {.cache_bits = 33}), input_error);
+}
+
+TEST_CASE("inference: windows bound what decoding reads, what a prompt's scores are, and caches") {
+  constexpr layer_range all{0, 5};
+  for (const bool chunked : {false, true})
+    for (const int window : {1, 7, 64, 99, 100, 101, 128, 300, 1000})
+      for (const int full_every : {0, 2}) {
+        CAPTURE(chunked);
+        CAPTURE(window);
+        CAPTURE(full_every);
+        auto model = small_llama();
+        model.window = window;
+        model.chunked = chunked;
+        model.full_every = full_every;
+        const auto seen = [&](int position, bool whole) {  // keys of the token there, token by token
+          int keys = 0;
+          for (int k = 0; k <= position; ++k)
+            keys += whole || (chunked ? k / window == position / window : position - k < window) ? 1 : 0;
+          return keys;
+        };
+        const int wholes = full_every == 2 ? 1 : 0;  // of the three blocks
+        double decoded = 0, scores = 0;
+        for (int t = 0; t < 200; ++t) {
+          const double keys = wholes * seen(t, true) + (3 - wholes) * seen(t, false);
+          (t < 100 ? scores : decoded) += t == 199 ? 0 : keys;  // the last token is only made
+        }
+        for (const int piece : {0, 32}) {
+          const inference_options request{.prompt_tokens = 100, .output_tokens = 100, .batch = 2, .chunk_tokens = piece};
+          const inference_cost_model<keys_timer> costs(two_devices(), model, request);
+          CHECK(costs.decoding_s(all, on_a) == doctest::Approx(decoded));
+          bytes_t cached = 0;
+          for (int l = 1; l < 4; ++l) {
+            const int tokens = full_every == 2 && l == 2 ? 200 : std::min(window, 200);
+            cached += bytes_t{2} * tokens * 2 * 128 * 2;  // requests, tokens, keys and values, their width, bytes
+          }
+          CHECK(costs.stage(all, on_a).activation_bytes == cached);
+          const inference_cost_model<scores_timer> sums(two_devices(), model, request);
+          double prompt = 0;
+          for (int c = 0; c < sums.chunk_count(); ++c) prompt += sums.chunk_s(c, all, on_a);
+          // A token counts half of itself.
+          CHECK(prompt == doctest::Approx(8 * 2 * (scores - 3 * 0.5 * 100)));
+        }
+      }
 }

@@ -239,14 +239,14 @@ const published models[] = {
     {R"({"model_type": "llama4", "text_config": {"attention_bias": false, "attention_chunk_size": 8192, "head_dim": 128,
          "hidden_size": 5120, "interleave_moe_layer_step": 1, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
          "max_position_embeddings": 10485760, "model_type": "llama4_text", "num_attention_heads": 40, "num_experts_per_tok": 1,
-         "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 16, "vocab_size": 202048}, "vision_config":
+         "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 16, "use_qk_norm": true, "vocab_size": 202048}, "vision_config":
          {"model_type": "llama4_vision_model"}, "torch_dtype": "bfloat16"})",
      107'769'861'120},
     // Llama-4-Maverick
     {R"({"model_type": "llama4", "text_config": {"attention_bias": false, "attention_chunk_size": 8192, "head_dim": 128,
          "hidden_size": 5120, "interleave_moe_layer_step": 2, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
          "max_position_embeddings": 1048576, "model_type": "llama4_text", "num_attention_heads": 40, "num_experts_per_tok": 1,
-         "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 128, "vocab_size": 202048}, "vision_config":
+         "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 128, "use_qk_norm": false, "vocab_size": 202048}, "vision_config":
          {"model_type": "llama4_vision_model"}, "torch_dtype": "bfloat16"})",
      400'711'848'960},
     // Kimi-K2
@@ -491,6 +491,12 @@ TEST_CASE("wrong configs are refused with their place") {
   documents::refuses(kind, documents::with(config, "\"hidden_size\": 4096", "\"hidden_size\": 4097"), "",
                      "hidden must be divisible by heads");
   documents::refuses(kind, documents::with(config, "\"float16\"", "\"int8\""), "/torch_dtype", "found \"int8\"");
+}
+
+TEST_CASE("what is no model says so: an adapter, a pipeline of images") {
+  for (const char* text : {R"({"peft_type": "LORA", "r": 16})", R"({"_class_name": "UNet2DConditionModel", "sample_size": 64})"})
+    CHECK_THROWS_WITH_AS((void)parse_model(text, "config.json"), doctest::Contains("config.json: is neither a model.json"),
+                         file_error);
 }
 
 TEST_CASE("a config of an unknown model_type is read by its keys, and what was guessed is said") {

@@ -40,7 +40,8 @@ struct inference_options {
 /// already, of the head only the last token; then every further token of a batch by itself, for which all weights are read and
 /// the keys and values of all tokens so far. A stage holds its weights and for each batch in flight the keys and values of the
 /// whole request. Stages lie on single devices. An additive_cost_model and inference_costs: forward_s is all that a batch takes.
-/// Source: HAP5 sec. IV-C; the steps of decoding are summed by Simpson's rule, exact where they grow evenly with the cache.
+/// Source: HAP5 sec. IV-C; the steps of decoding are summed by Simpson's rule, exact where they grow evenly with the cache,
+/// apart before and after a window is full.
 template <operator_timer Timer = tile_timer>
 class inference_cost_model {
  public:
@@ -155,6 +156,40 @@ class inference_cost_model {
         options_.cut);
   }
 
+  // Whether a layer's attention has a window that requests outgrow.
+  [[nodiscard]] bool windowed(int layer) const {
+    const int parts = options_.cut == granularity::block ? 1 : 3;
+    auto m = model_;
+    m.sequence = options_.prompt_tokens + options_.output_tokens;
+    return layer > 0 && has_window(m, (layer - 1) / parts);
+  }
+
+  // Attention of that many tokens behind `past` others, as `op` has its heads and their width.
+  [[nodiscard]] operator_shape attention(const operator_shape& op, int tokens, int past, bool with_window) const {
+    const int kv_heads = model_.kv_heads > 0 ? model_.kv_heads : model_.heads;
+    const std::int64_t window = model_.window;
+    // Keys that any of the tokens sees.
+    std::int64_t keys = std::int64_t{past} + tokens;
+    if (with_window) keys = model_.chunked ? past % window + tokens : std::min(keys, tokens + window - 1);
+    auto cached = cached_attention(op.batch, std::int64_t{options_.batch} * kv_heads, tokens, keys, op.k, true, op.format);
+    if (with_window && tokens > 1) {
+      // As without a window, a token counts half of itself.
+      const double scores = pairs(past + std::int64_t{tokens}) - pairs(past) - 0.5 * tokens;
+      cached.causal_share = scores / (static_cast<double>(tokens) * static_cast<double>(keys));
+    }
+    cached.traffic_bytes -= 2.0 * static_cast<double>(options_.batch) * kv_heads * static_cast<double>(keys * cached.k) *
+                            (element_bytes(cached.format) - cache_bytes_each(element_bytes(cached.format)));
+    return cached;
+  }
+  // Of tokens and what their windows show them, among the first `tokens`.
+  [[nodiscard]] double pairs(std::int64_t tokens) const {
+    const auto triangle = [](std::int64_t n) { return 0.5 * static_cast<double>(n) * static_cast<double>(n + 1); };
+    const std::int64_t window = model_.window, whole = tokens / window;
+    if (model_.chunked) return static_cast<double>(whole) * triangle(window) + triangle(tokens % window);
+    return tokens <= window ? triangle(tokens)
+                            : triangle(window) + static_cast<double>(tokens - window) * static_cast<double>(window);
+  }
+
   // What a device launches for that many tokens behind `past` others.
   [[nodiscard]] std::vector<operator_use> launches(const transformer_operators& ops, int kind, int tokens, int past) const {
     const bool head = kind == ops.chain().size() - 1;
@@ -164,13 +199,7 @@ class inference_cost_model {
         use.op.traffic_bytes -= static_cast<double>(use.op.batch) * static_cast<double>(use.op.k) *
                                 static_cast<double>(use.op.n) *
                                 (element_bytes(use.op.format) - weight_bytes_each(element_bytes(use.op.format)));
-      if (use.op.kind != operator_kind::flash_attention) continue;
-      const int keys = past + tokens;
-      const int kv_heads = model_.kv_heads > 0 ? model_.kv_heads : model_.heads;
-      use.op =
-          cached_attention(use.op.batch, std::int64_t{options_.batch} * kv_heads, tokens, keys, use.op.k, true, use.op.format);
-      use.op.traffic_bytes -= 2.0 * static_cast<double>(options_.batch) * kv_heads * keys * static_cast<double>(use.op.k) *
-                              (element_bytes(use.op.format) - cache_bytes_each(element_bytes(use.op.format)));
+      if (use.op.kind == operator_kind::flash_attention) use.op = attention(use.op, tokens, past, windowed(kind));
     }
     return list;
   }
@@ -185,10 +214,15 @@ class inference_cost_model {
   void price_memory() {
     const auto ops = operators_of(1);
     const auto& chain = ops.chain();
+    const auto request = operators_of(options_.prompt_tokens + options_.output_tokens);  // its layers are alike by their windows
     const std::int64_t width = model_.head_size > 0 ? model_.head_size : model_.hidden / model_.heads;
-    const auto tokens = std::int64_t{options_.prompt_tokens} + options_.output_tokens;
-    const auto cached = checked_mul(2 * tokens * options_.batch, (model_.kv_heads > 0 ? model_.kv_heads : model_.heads) * width);
-    const auto cache = detail::whole_bytes(static_cast<double>(cached) * cache_bytes_each(chain.parameter_bytes));
+    const auto cache_of = [&](int layer) {
+      auto tokens = std::int64_t{options_.prompt_tokens} + options_.output_tokens;
+      if (windowed(layer)) tokens = model_.window;
+      const auto cached =
+          checked_mul(2 * tokens * options_.batch, (model_.kv_heads > 0 ? model_.kv_heads : model_.heads) * width);
+      return detail::whole_bytes(static_cast<double>(cached) * cache_bytes_each(chain.parameter_bytes));
+    };
     const int most = std::max_element(chunks_.begin(), chunks_.end(), [](auto a, auto b) { return a.tokens < b.tokens; })->tokens;
     const auto wide = operators_of(most);
     copies_ = parameters_shared_in(chain);
@@ -197,13 +231,14 @@ class inference_cost_model {
                                            weight_bytes_each(chain.parameter_bytes));
     for (int i = 0; i < chain.size(); ++i) {
       const auto& l = at(chain.layers, i);
-      kinds_.push_back(ops.kind(i));
+      kinds_.push_back(request.kind(i));
       token_bytes_.push_back(checked_mul(l.boundary_bytes, std::int64_t{options_.batch}));
       stage_cost held{.weight_bytes = detail::whole_bytes(static_cast<double>(checked_add(l.parameters, l.shared_parameters)) *
                                                           weight_bytes_each(chain.parameter_bytes))};
       double largest = 0;  // operands and result of a product
-      for (const auto& use : launches(wide, ops.kind(i), most, 0)) {
-        if (use.op.kind == operator_kind::flash_attention) held.activation_bytes = checked_add(held.activation_bytes, cache);
+      for (const auto& use : launches(wide, kinds_.back(), most, 0)) {
+        if (use.op.kind == operator_kind::flash_attention)
+          held.activation_bytes = checked_add(held.activation_bytes, cache_of(i));
         if (use.op.kind == operator_kind::gemm)
           largest =
               std::max(largest, static_cast<double>(use.op.batch) * static_cast<double>(use.op.m) *
@@ -231,13 +266,28 @@ class inference_cost_model {
       }
     }
     const auto ops = operators_of(1);
-    const int steps = options_.output_tokens - 1, first = options_.prompt_tokens, last = first + steps - 1;
+    const int steps = options_.output_tokens - 1, first = options_.prompt_tokens;
     for (std::size_t i = 0; i < kinds_.size() && steps > 0; ++i) {
       if (kinds_[i] != static_cast<int>(i)) continue;
       const auto step_s = [&](int past) { return seconds(launches(ops, kinds_[i], 1, past)); };
-      const double middle_s = step_s(first + (steps - 1) / 2) + step_s(first + steps / 2);
-      all[i].decoding_s = steps * (step_s(first) + 2 * middle_s + step_s(last)) / 6;
+      const auto steps_s = [&](int past, int count) {
+        if (count == 0) return 0.0;
+        const double middle_s = step_s(past + (count - 1) / 2) + step_s(past + count / 2);
+        return count * (step_s(past) + 2 * middle_s + step_s(past + count - 1)) / 6;
+      };
+      all[i].decoding_s = windowed(kinds_[i]) ? windowed_steps_s(first, steps, steps_s) : steps_s(first, steps);
     }
+  }
+
+  // Steps of decoding under a window: a sliding one fills and stays full, a chunk fills and the next one begins with nothing.
+  template <class StepsSeconds>
+  [[nodiscard]] double windowed_steps_s(int first, int steps, const StepsSeconds& steps_s) const {
+    const int window = model_.window;
+    const int filling = std::clamp(window - (model_.chunked ? first % window : first), 0, steps), rest = steps - filling;
+    double sum = steps_s(first, filling);
+    if (!model_.chunked) return rest > 0 ? sum + rest * steps_s(first + filling, 1) : sum;
+    if (rest >= window) sum += rest / window * steps_s(0, window);
+    return sum + steps_s(0, rest % window);
   }
 
   [[nodiscard]] const layer_times& times(int index, const placement& where) const {

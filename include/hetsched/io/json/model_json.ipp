@@ -273,6 +273,10 @@ HETSCHED_INLINE model_file parse_model(std::string_view text, std::string_view f
   const auto any = document.value();
   any.object();
   if (!any.has("format") && detail::is_config(any)) return detail::read_hugging_face(any, options);
+  if (!any.has("format") && !any.has("transformer") && !any.has("layers"))
+    any.fail(
+        "is neither a model.json (\"format\": \"hetsched/model\") nor a Hugging Face config.json (model_type, or blocks and a "
+        "width)");
   const auto top = document.format("model", {"transformer", "layers"});
   if (top.has("transformer") == top.has("layers"))
     top.fail(

@@ -60,9 +60,9 @@ HETSCHED_INLINE std::string next_transfer_text(const boundary_plan& b) {
 namespace hetsched::detail {
 
 inline constexpr std::string_view report_style = R"(
-:root{color-scheme:light dark;--text:#24292f;--soft:#57606a;--line:#d0d7de;--card:#f6f8fa;--page:#fff;--used:#0072b2;--over:#b23c00;
+:root{color-scheme:light dark;--text:#24292f;--soft:#57606a;--line:#d0d7de;--card:#f6f8fa;--page:#fff;--used:#0072b2;--over:#b23c00;--shade:#24292f40;
 --m0:#0072b2;--m1:#7b4fa3;--m2:#8a5a00;--m3:#00805d;--m4:#57606a}
-@media(prefers-color-scheme:dark){:root{--text:#d7dce2;--soft:#9aa4af;--line:#373e47;--card:#1c2128;--page:#14181d;--used:#56b4e9;--over:#e0662a;
+@media(prefers-color-scheme:dark){:root{--text:#d7dce2;--soft:#9aa4af;--line:#373e47;--card:#1c2128;--page:#14181d;--used:#56b4e9;--over:#e0662a;--shade:#d7dce250;
 --m0:#56b4e9;--m1:#b99ae0;--m2:#e6a93c;--m3:#3fbf97;--m4:#a0aab4}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:24px;max-width:1320px;background:var(--page);color:var(--text);font:15px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
@@ -70,26 +70,28 @@ h1{font-size:24px;margin:0 0 4px}h2{font-size:18px;margin:32px 0 8px}p{margin:4p
 .figures{display:grid;grid-template-columns:repeat(auto-fill,minmax(170px,1fr));gap:12px;margin:20px 0}
 .figure{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
 .figure b{display:block;font-size:22px;font-weight:600;line-height:1.3}.figure span{color:var(--soft);font-size:13px}
-.wide{overflow-x:auto}.wide:focus-visible{outline:2px solid var(--used)}
+.wide{overflow-x:auto;background:linear-gradient(to left,var(--page) 17px,transparent 30px) right/30px 100% no-repeat local,
+linear-gradient(to left,var(--shade),transparent) right/16px 100% no-repeat scroll}.wide:focus-visible{outline:2px solid var(--used)}
 .wide th:first-child,.wide td:first-child{position:sticky;left:0;background:var(--page)}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}table.narrow{width:auto;min-width:420px}
 th,td{padding:5px 10px;text-align:right;border-bottom:1px solid var(--line);white-space:nowrap}
-td.w{white-space:normal;min-width:110px}
+td.w{white-space:normal;min-width:110px}td.m{white-space:normal;min-width:172px}td.m b{font-weight:400;white-space:nowrap}
 th{color:var(--soft);font-weight:600;white-space:normal;vertical-align:bottom}th.l,td.l{text-align:left}
 .bar{display:inline-flex;vertical-align:middle;width:150px;height:12px;background:var(--line);border-radius:3px;overflow:hidden}
 .bar i{height:100%;background:var(--used)}.bar i+i{border-left:1px solid var(--page)}.bar i.over{background:var(--over)}
 i.m0{background:var(--m0)!important}i.m1{background:var(--m1)!important}i.m2{background:var(--m2)!important}i.m3{background:var(--m3)!important}i.m4{background:var(--m4)!important}
 .bar.over{outline:2px solid var(--over)}
 .key i{display:inline-block;width:12px;height:12px;border-radius:2px;margin:0 5px 0 0;vertical-align:-1px}.key span{white-space:nowrap;margin-right:14px}
-svg{display:block;width:100%;min-width:820px;height:auto}
+svg{display:block;width:100%;min-width:820px;height:auto}.zoom svg{min-width:0}
 .zoom>input{position:absolute;opacity:0;pointer-events:none}
 .zoom>label{display:inline-block;min-width:44px;margin:0 4px 8px 0;padding:2px 10px;border:1px solid var(--line);border-radius:6px;font-size:13px;text-align:center;cursor:pointer}
 .zoom>input:checked+label{background:var(--used);color:var(--page)}.zoom>input:focus-visible+label{outline:2px solid var(--text)}
 .zoom .wide{overflow:auto;max-height:88vh}
-.zoom>input:nth-of-type(2):checked~.wide svg{width:200%;min-width:1640px}
-.zoom>input:nth-of-type(3):checked~.wide svg{width:400%;min-width:3280px}
-.zoom>input:nth-of-type(4):checked~.wide svg{width:800%;min-width:6560px}
+.zoom>input:nth-of-type(2):checked~.wide svg{width:200%}
+.zoom>input:nth-of-type(3):checked~.wide svg{width:400%}
+.zoom>input:nth-of-type(4):checked~.wide svg{width:800%}
 .zoom>input:nth-of-type(n+2):checked~.wide text.t{display:inline}
+@media(max-width:1100px){th,td{padding:5px 6px}.bar{width:110px}td.m{min-width:122px}td.m b{white-space:normal}}
 @media print{.zoom>label{display:none}.zoom .wide{max-height:none}}
 )";
 
@@ -206,11 +208,11 @@ HETSCHED_INLINE std::string memory_key(const report_section& section) {
     if (memory) {
       const double share =
           s.memory_capacity_bytes > 0 ? static_cast<double>(s.memory_bytes) / static_cast<double>(s.memory_capacity_bytes) : 0;
-      out += "<td class=\"l\">";
+      out += "<td class=\"l m\">";
       if (s.memory_capacity_bytes > 0) out += memory_bar(s, i < section.held.size() ? &section.held[i] : nullptr);
-      out += format_bytes(s.memory_bytes);
+      out += "<b>" + format_bytes(s.memory_bytes);
       if (s.memory_capacity_bytes > 0) out += " of " + format_bytes(s.memory_capacity_bytes) + print(" (%.0f %%)", share * 100);
-      out += "</td>";
+      out += "</b></td>";
     }
     out += "</tr>\n";
   }

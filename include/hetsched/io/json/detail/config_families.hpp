@@ -126,16 +126,18 @@ template <class Change>
          m.head_size = 64;
          m.full_every = 2;
        })},
-      {"llama4_text", with_usual_sizes(like_llama([](transformer& m) {
-                                         m.experts_per_token = m.shared_experts = 1;
-                                         m.experts = 16;
-                                         m.head_size = 128;
-                                         m.dense_ffn_hidden = 16384;
-                                         m.window = 8192;
-                                         m.full_every = 4;
-                                         m.chunked = true;
-                                       }),
-                                       {48, 5120, 40, 8, 8192, 202048, 131072})},
+      {"llama4_text",
+       with_usual_sizes(like_llama([](transformer& m) {
+                          m.experts_per_token = m.shared_experts = 1;
+                          m.experts = 16;
+                          m.head_size = 128;
+                          m.dense_ffn_hidden = 16384;
+                          m.window = 8192;
+                          m.full_every = 4;
+                          m.chunked = true;
+                        }),
+                        {48, 5120, 40, 8, 8192, 202048, 131072}),
+       0, bias_scope::all, false, qk_norm_kind::none},  // whose norms have no parameters
       {"gemma", with_usual_sizes(like_llama(gemma), {28, 3072, 16, 16, 24576, 256000, 8192})},
       {"gemma2", with_usual_sizes(like_llama(gemma2), {26, 2304, 8, 4, 9216, 256000, 8192})},
       {"gemma3_text", with_usual_sizes(like_llama(gemma3), {26, 2304, 8, 4, 9216, 262208, 131072})},
