@@ -24,7 +24,7 @@ using hetsched::detail::print;
 constexpr std::size_t compared_steps = 10;  // whose median is how fast a rank is
 
 double median(std::deque<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
@@ -38,6 +38,7 @@ std::string now_text() {
   return text.data();
 }
 
+std::string short_text(double value) { return print("%.4g", value); }
 std::string times_text(double factor) { return print("%.2f", factor) + " x"; }
 
 /// Rough, and short: "3 h 20 min".
@@ -80,7 +81,7 @@ std::string losses_svg(std::span<const double> losses, std::int64_t first_step,
     out += print("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>", left, y_of(y), right, y_of(y),
                  y > from ? "grid" : "axis") +
            print("<text x=\"%.1f\" y=\"%.1f\" class=\"e\">", left - 6, y_of(y) + 4) +
-           hetsched::format_number(std::abs(y) < step_y * 1e-6 ? 0 : y) + "</text>\n";
+           short_text(std::abs(y) < step_y * 1e-6 ? 0 : y) + "</text>\n";
   const double step_x = std::max(1.0, hetsched::detail::round_step(count, 5)), first = static_cast<double>(first_step);
   for (double x = std::ceil(first / step_x) * step_x; x <= first + count; x += step_x)
     out += print("<text x=\"%.1f\" y=\"%.1f\" class=\"m\">%.0f</text>\n", x_of(x - first), bottom + 18, x);
@@ -110,7 +111,7 @@ std::string losses_svg(std::span<const double> losses, std::int64_t first_step,
     if (std::isfinite(loss))
       out +=
           print("<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3\"><title>", x_of(static_cast<double>(step - 1 - first_step)), y_of(loss)) +
-          "validation behind step " + std::to_string(step - 1) + ": " + hetsched::format_number(loss) + "</title></circle>\n";
+          "validation behind step " + std::to_string(step - 1) + ": " + short_text(loss) + "</title></circle>\n";
   return out + "</svg>\n";
 }
 
@@ -170,17 +171,17 @@ std::string status_page::text(const std::string& state, bool goes_on) const {
   page.title = "Training: step " + std::to_string(done) + " of " + std::to_string(steps_);
   page.summary = what_ + " As of " + now_text() + ": " + state + (goes_on ? "; the page looks for news every few seconds." : ".");
   page.refresh_s = goes_on ? 5 : 0;
-  page.figures = {{"loss", format_number(s.report.loss), "of step " + std::to_string(s.report.step)}};
+  page.figures = {{"loss", short_text(s.report.loss), "of step " + std::to_string(s.report.step)}};
   if (!validations_.empty())
-    page.figures.push_back({"validation", format_number(validations_.back().second),
-                            "behind step " + std::to_string(validations_.back().first - 1)});
-  page.figures.push_back({"throughput", format_number(s.tokens_per_s), "tokens per second"});
-  page.figures.push_back({"step", format_seconds(s.seconds), "checkpoints and validation included"});
+    page.figures.push_back(
+        {"validation", short_text(validations_.back().second), "behind step " + std::to_string(validations_.back().first - 1)});
+  page.figures.push_back({"throughput", short_text(s.tokens_per_s), "tokens per second"});
+  page.figures.push_back({"step", format_seconds(s.seconds), "all in all"});
   if (goes_on)
     page.figures.push_back(
         {"to go", duration_text(static_cast<double>(steps_ - done) * s.seconds), "if steps take as long as the last"});
-  page.figures.push_back({"gradient norm", format_number(s.report.gradient_norm), "before clipping"});
-  page.figures.push_back({"learning rate", format_number(s.learning_rate), "of the last step"});
+  page.figures.push_back({"gradient norm", short_text(s.report.gradient_norm), "before clipping"});
+  page.figures.push_back({"learning rate", short_text(s.learning_rate), "of the last step"});
   if (skipped_ > 0) page.figures.push_back({"skipped", std::to_string(skipped_), "steps, as something was not finite"});
 
   // The slowest, where there are very many.
@@ -218,17 +219,19 @@ std::string status_page::text(const std::string& state, bool goes_on) const {
   }
   if (!s.ranks.empty() && usual_s > 0)
     table.note =
-        "Longest computes rank " + std::to_string(slowest) + ", " + times_text(speed_of(slowest) / usual_s) +
-        " of the median of all ranks. " +
+        "Rank " + std::to_string(slowest) + " computes longest, " + times_text(speed_of(slowest) / usual_s) +
+        " the median of all ranks. " +
         (slower.empty() ? std::string("No rank is much slower than at first.") : "Slower than at first: " + slower + ".") +
-        " Medians of " + std::to_string(compared_steps) + " steps; what is held is tensors between steps." +
+        " Figures are medians of " + std::to_string(compared_steps) +
+        " steps, waits are the last step's; what is held is tensors between steps." +
         (ranks.size() < s.ranks.size() ? " Of " + std::to_string(s.ranks.size()) + " ranks, the slowest are shown." : "");
   std::string board =
       "<style>.board{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(340px,100%),1fr));gap:16px}.board "
       "svg{min-width:0;max-width:560px}</style>\n<div class=\"board\">\n" +
       losses_svg(*losses_, *first_step_, validations_);
   constexpr int width = 400;
-  if (!computing.empty()) board += bars_svg(computing, "Computes in a step", width) + bars_svg(holding, "Holds", width);
+  if (!computing.empty())
+    board += bars_svg(computing, "Computes in a step (line: median)", width) + bars_svg(holding, "Holds", width);
   page.drawings.push_back(board + "</div>");
   if (!table.rows.empty()) page.tables.push_back(std::move(table));
   for (std::size_t p = 0; p < measured_.size() && p < plan_->plan.pipelines.size(); ++p) {
