@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -207,5 +208,53 @@ TEST_CASE("gloo processes: a generation that fails again and again, without a lo
       return std::string("no error");
     });
     for (int r = 0; r < ranks; ++r) CHECK(processes.hear(r, 30) == std::to_string(ranks == 1 ? 1 : 3) + " times: never fits");
+  }
+}
+
+TEST_CASE("[threads] gloo: a rank that stood still while the others went on is taken in again, by whatever error it finds so") {
+  const scratch_folder folder;
+  std::atomic<int> gone_on = 0;
+  std::vector<std::string> told(3);
+  const auto rank = [&](int number, bool stands_still) {
+    auto& said = told[static_cast<std::size_t>(number)];
+    int rounds = 0;
+    try {
+      run_elastically<tensor>({.rank = number, .ranks = 3, .launcher = {}, .master = {}, .run = {}}, options_in(folder),
+                              {.settle_s = 0.3, .say = {}}, [&](channel& comm, const elastic_place& here) {
+                                said += std::to_string(here.generation) + ": " + std::to_string(here.place.rank) + "; ";
+                                gone_on += here.generation == 1;
+                                if (here.generation == 0 && number == 0) {
+                                  const auto until = in(30);
+                                  while (stands_still && gone_on < 2 && std::chrono::steady_clock::now() < until)
+                                    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                                  throw error("the folder is not there");
+                                }
+                                for (const auto until = in(10); std::chrono::steady_clock::now() < until;) {
+                                  std::vector<std::vector<double>> all;
+                                  const double lets_in = here.place.rank == 0 && here.somebody_waits() ? 1 : 0;
+                                  const double deadline_s = here.generation == 0 ? 0.5 : 20;
+                                  if (comm.gather(std::vector<double>{lets_in}, all, in(deadline_s)) != wait_result::progress)
+                                    throw communication_error(comm.failure(), {}, no_microbatch, {});
+                                  if (all[0][0] != 0) return false;
+                                  if ((here.generation == 2 || !stands_still) && ++rounds == 3) return true;
+                                }
+                                return true;
+                              });
+      said += "done";
+    } catch (const error& e) {
+      said += e.what();
+    }
+  };
+  for (const bool stands_still : {true, false}) {
+    CAPTURE(stands_still);
+    gone_on = 0;
+    for (auto& text : told) text.clear();
+    {
+      std::vector<std::jthread> ranks;
+      for (int r = 0; r < 3; ++r) ranks.emplace_back([&, r] { rank(r, stands_still); });
+    }
+    CHECK(told[0] == (stands_still ? "0: 0; 2: 2; done" : "0: 0; the folder is not there"));
+    CHECK(told[1] == (stands_still ? "0: 1; 1: 0; 2: 0; done" : "0: 1; 1: 0; done"));
+    CHECK(told[2] == (stands_still ? "0: 2; 1: 1; 2: 1; done" : "0: 2; 1: 1; done"));
   }
 }
