@@ -11,8 +11,8 @@
 
 namespace hetsched {
 
-/// A store in a folder that all ranks see, a file for each name. Names of files come from SHA-256, so that programs of two
-/// standard libraries meet, which Gloo's FileStore does not promise.
+/// A store in a folder that all ranks see, a file for each name. Names of files end in letters of the name's SHA-256, so that
+/// programs of two standard libraries meet, which Gloo's FileStore does not promise.
 class folder_store final : public ::gloo::rendezvous::Store {
  public:
   /// Throws: error if the folder cannot be made.

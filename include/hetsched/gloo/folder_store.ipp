@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <fstream>
 #include <iterator>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -23,7 +25,13 @@ HETSCHED_INLINE folder_store::folder_store(std::filesystem::path folder) : folde
 }
 
 HETSCHED_INLINE std::filesystem::path folder_store::at(const std::string& name) const {
-  return folder_ / detail::name_hash(name);
+  // For people, and not to be taken for another.
+  constexpr std::string_view plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_";
+  constexpr std::size_t most = 100;
+  auto file = name.substr(0, most) + '-' + detail::name_hash(name);
+  for (auto& c : file)
+    if (plain.find(c) == plain.npos) c = '_';
+  return folder_ / file;
 }
 
 HETSCHED_INLINE void folder_store::set(const std::string& name, const std::vector<char>& value) {
