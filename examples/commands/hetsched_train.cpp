@@ -299,20 +299,18 @@ int train_as_told(const train::arguments& given, bool& meets) {
       if (!given.report.empty()) files.add(given.report, report_page(j));
       if (!given.times.empty()) files.add(given.times, train::times_csv(told.times));
     }
-    std::exception_ptr unwritten;
+    std::string unwritten;
     try {
       files.write();
     } catch (const error& e) {
-      if (told.failure.empty())
-        unwritten = std::current_exception();
-      else
-        train::say(e.what());
+      unwritten = e.what();
     }
     std::cout << (given.json ? json_text(j) : summary(j) + files.summary());
     if (told.stopped_by != 0)
       train::say("stopped by signal " + std::to_string(told.stopped_by) + " after step " +
                  std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
-    if (unwritten) std::rethrow_exception(unwritten);
+    if (!unwritten.empty() && told.failure.empty()) throw error(unwritten);  // a fault by now, whatever it would have been before
+    if (!unwritten.empty()) train::say(unwritten);
   }
   if (!told.failure.empty())
     train::say(told.failure + "; stopped after step " +
