@@ -83,7 +83,7 @@ TEST_CASE("the status page is there while a training runs, and tells how it ende
   CHECK(contains(page, "http-equiv=\"refresh\""));
   CHECK(contains(page, " of 1000000</title>"));
   for (const std::string part :
-       {"Loss by step", "Computes in a step", "Holds", "rank 1</text>", "computes longest", "Timeline of step "})
+       {"Loss by step", "Computes (line: median)", "Holds", "rank 1</text>", "computes longest", "Timeline of step "})
     CHECK(contains(page, part));
   trains.signal(SIGTERM);
   CHECK(trains.wait(60).status == 3);

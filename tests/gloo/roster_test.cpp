@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/gloo/elastic.hpp>
+#include <hetsched/gloo/folder_store.hpp>
 
 #include "../runtime/dense.hpp"
 #include "processes.hpp"

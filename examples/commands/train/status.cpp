@@ -230,8 +230,7 @@ std::string status_page::text(const std::string& state, bool goes_on) const {
       "svg{min-width:0;max-width:560px}</style>\n<div class=\"board\">\n" +
       losses_svg(*losses_, *first_step_, validations_);
   constexpr int width = 400;
-  if (!computing.empty())
-    board += bars_svg(computing, "Computes in a step (line: median)", width) + bars_svg(holding, "Holds", width);
+  if (!computing.empty()) board += bars_svg(computing, "Computes (line: median)", width) + bars_svg(holding, "Holds", width);
   page.drawings.push_back(board + "</div>");
   if (!table.rows.empty()) page.tables.push_back(std::move(table));
   for (std::size_t p = 0; p < measured_.size() && p < plan_->plan.pipelines.size(); ++p) {
