@@ -33,7 +33,7 @@ namespace {
 using namespace hetsched;
 
 std::string losses_csv(const train::job::result& r) {
-  std::string text = train::losses_head;
+  std::string text = train::losses_head + r.earlier_losses;
   for (std::size_t i = 0; i < r.losses.size(); ++i)
     text += train::losses_row(r.first_step + static_cast<std::int64_t>(i), r.losses[i]);
   return text;
@@ -209,7 +209,8 @@ std::optional<checkpoint_lock> take_folder(const train::arguments& given) {
 /// `meets` becomes true when this process goes to meet the others.
 int train_as_told(const train::arguments& given, bool& meets) {
   command::outputs files;
-  for (const auto& path : {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics, given.times})
+  for (const auto& path :
+       {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics, given.times, given.status})
     files.expect(path);
   for (const auto& path : {given.plan, given.model.file, given.text, given.validation}) files.reads(path);
   train::require_device(given.device, given.nccl);
@@ -294,24 +295,28 @@ int train_as_told(const train::arguments& given, bool& meets) {
   } else if (j.place.rank == 0) {
     files.add(given.losses, losses_csv(told));
     files.add(given.out_plan, to_json(told.plan.plan, told.plan.subclusters, told.plan.device_counts));
-    if (!told.losses.empty()) {
+    if (!told.measured.empty()) {
       if (!given.trace.empty()) files.add(given.trace, chrome_trace(side_by_side(told.measured)));
       if (!given.report.empty()) files.add(given.report, report_page(j));
       if (!given.times.empty()) files.add(given.times, train::times_csv(told.times));
     }
-    std::exception_ptr unwritten;
+    std::string unwritten;
     try {
       files.write();
-    } catch (const error&) {
-      unwritten = std::current_exception();
+    } catch (const error& e) {
+      unwritten = e.what();
     }
     std::cout << (given.json ? json_text(j) : summary(j) + files.summary());
     if (told.stopped_by != 0)
       train::say("stopped by signal " + std::to_string(told.stopped_by) + " after step " +
                  std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
-    if (unwritten) std::rethrow_exception(unwritten);
+    if (!unwritten.empty() && told.failure.empty()) throw error(unwritten);  // a fault by now, whatever it would have been before
+    if (!unwritten.empty()) train::say(unwritten);
   }
-  return told.stopped_by != 0 ? command::fault : command::done;
+  if (!told.failure.empty())
+    train::say(told.failure + "; stopped after step " +
+               std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
+  return told.stopped_by != 0 || !told.failure.empty() ? command::fault : command::done;
 }
 
 int train_command(const train::arguments& given) {
@@ -421,6 +426,7 @@ int main(int argc, char** argv) {
   app.add_option("--losses", given.losses, "CSV of steps and losses to write");
   app.add_option("--log", given.log, "JSON lines to write, one behind each step");
   app.add_option("--metrics", given.metrics, "Prometheus text to write, after each step anew");
+  app.add_option("--status", given.status, "HTML page to look at while it trains, written every few seconds anew");
   app.add_option("--out-plan", given.out_plan, "the plan that was run to write");
   app.add_flag("--dry-run", given.dry_run,
                "all ranks meet, options and files are checked, one batch goes forward and back; nothing is updated or written");

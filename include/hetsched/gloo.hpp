@@ -13,6 +13,7 @@
 #include <hetsched/gloo/detail/socket_watch.hpp>
 #include <hetsched/gloo/detail/tcp_socket.hpp>
 #include <hetsched/gloo/elastic.hpp>
+#include <hetsched/gloo/folder_store.hpp>
 #include <hetsched/gloo/gloo_communicator.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/gloo/process_place.hpp>

@@ -4,6 +4,7 @@
 #include <hetsched/runtime/communicator/clock_offset.hpp>
 #include <hetsched/runtime/communicator/collective.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/rank_failure.hpp>
 #include <hetsched/runtime/communicator/router.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>

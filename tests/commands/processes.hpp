@@ -40,6 +40,7 @@ class process {
     ::waitpid(id_, nullptr, 0);
   }
 
+  [[nodiscard]] pid_t id() const { return id_; }
   void signal(int number) const { ::kill(id_, number); }
 
   /// Status 128 + signal if it was killed, 1000 if it still runs after so many seconds.

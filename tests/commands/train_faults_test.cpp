@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/io/json/plan_json.hpp>
@@ -137,6 +138,48 @@ TEST_CASE("ranks that were given different options end with the first of them, o
   }
 }
 
+TEST_CASE("what is not finite ends all ranks behind a checkpoint of the last step") {
+  const workplace w;
+  const std::string run = "hetsched-train --layers 1 --hidden 32 --heads 4 --sequence 32 --microbatches 2 ";
+  const std::string wild = run + "--optimizer sgd --lr 1e6 --clip 0 --steps 50 --checkpoint state";
+  auto all = start_ranks(w, 2, "wild", [&](int) { return wild; });
+  int steps = 0;
+  for (auto& one : all) {
+    const auto ended = one.wait(60);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 3);
+    CHECK(contains(ended.errors, " not finite; stopped after step "));
+    const auto at = ended.errors.find("step ");
+    REQUIRE(at != std::string::npos);
+    steps = std::stoi(ended.errors.substr(at + 5));
+  }
+  CHECK(steps > 0);
+  CHECK(newest_step(w) == steps);
+  const auto resumed =
+      w.run(run + "--optimizer sgd --lr 1e6 --clip 0 --steps " + std::to_string(steps) + " --checkpoint state --resume");
+  CAPTURE(resumed.errors);
+  CHECK(resumed.status == 0);
+}
+
+TEST_CASE("a snapshot that a rank cannot write costs no step") {
+  const workplace w;
+  const std::string training =
+      "hetsched-train --layers 1 --hidden 32 --heads 4 --sequence 32 --microbatches 2 --steps 1500 --losses losses.csv ";
+  auto all = start_ranks(w, 2, "snapshots", [&](int) { return training + "--snapshot-every 5 --elastic"; });
+  REQUIRE(appears(w.path("losses.csv")));
+  const struct rlimit tight = {.rlim_cur = 100, .rlim_max = 100};  // bytes of a file
+  REQUIRE(::prlimit(all[1].id(), RLIMIT_FSIZE, &tight, nullptr) == 0);
+  for (std::size_t r = 0; r < 2; ++r) {
+    CAPTURE(r);
+    const auto ended = all[r].wait(60);
+    CAPTURE(ended.errors);
+    CHECK(ended.status == 0);
+    if (r == 0) CHECK(contains(ended.errors, ", as rank 1 cannot write: "));
+  }
+  const auto losses = w.get("losses.csv");
+  CHECK(std::count(losses.begin(), losses.end(), '\n') == 1501);
+}
+
 TEST_CASE("losses are in their file while the training goes on, and stay when it is killed") {
   const workplace w;
   w.put("losses.csv", "of another training\n");
@@ -224,7 +267,7 @@ TEST_CASE(
   process late(w, elastic + " --join --transport gloo --store file:store-elastic", "late", "");
   const auto somebody_waits = [&] {
     for (const auto& e : fs::recursive_directory_iterator(w.path("store-elastic")))
-      if (e.path().filename().string().starts_with("waits.")) return true;
+      if (contains(e.path().filename().string(), ".waits.")) return true;
     return false;
   };
   for (int k = 0; k < 1000 && !somebody_waits(); ++k) std::this_thread::sleep_for(std::chrono::milliseconds(10));

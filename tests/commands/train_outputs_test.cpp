@@ -55,6 +55,47 @@ TEST_CASE("a full disk for the log or the metrics costs no step") {
   }
 }
 
+TEST_CASE("losses of a training that goes on stand behind those of its earlier steps") {
+  const workplace w;
+  REQUIRE(w.run(small + "--steps 4 --losses losses.csv").status == 0);
+  const auto first = w.get("losses.csv");
+  w.put("losses.csv", first + "4,9.9\n5,8");  // steps behind the checkpoint, the last of them cut off
+  REQUIRE(w.run(small + "--steps 7 --losses losses.csv --resume").status == 0);
+  const auto all = w.get("losses.csv");
+  CHECK(all.starts_with(first + "4,"));
+  CHECK(all.find("9.9") == std::string::npos);
+  REQUIRE(w.run(small + "--steps 7 --losses losses.csv --resume").status == 0);  // nothing is left to do
+  CHECK(w.get("losses.csv") == all);
+  fs::remove_all(w.path("state"));
+  REQUIRE(w.run(small + "--steps 7 --losses whole.csv").status == 0);
+  CHECK(w.get("whole.csv") == all);
+  w.put("other.csv", "not a table\n");
+  REQUIRE(w.run(small + "--steps 8 --losses other.csv --resume").status == 0);
+  CHECK(w.get("other.csv").starts_with("step,loss\n7,"));
+}
+
+TEST_CASE("the status page is there while a training runs, and tells how it ended") {
+  const workplace w;
+  process trains(w, small + "--ranks 2 --steps 1000000 --status status.html", "trains");
+  REQUIRE(appears(w.path("status.html")));
+  const auto page = w.get("status.html");
+  CHECK(page.ends_with("</html>\n"));
+  CHECK(contains(page, "http-equiv=\"refresh\""));
+  CHECK(contains(page, " of 1000000</title>"));
+  for (const std::string part :
+       {"Loss by step", "Computes (line: median)", "Holds", "rank 1</text>", "computes longest", "Timeline of step "})
+    CHECK(contains(page, part));
+  trains.signal(SIGTERM);
+  CHECK(trains.wait(60).status == 3);
+  const auto last = w.get("status.html");
+  CHECK(contains(last, ": stopped by signal 15."));
+  CHECK(!contains(last, "http-equiv"));
+  fs::remove_all(w.path("state"));
+  const auto full = w.run(small + "--steps 5 --status /dev/full");
+  CHECK(full.status == 0);
+  CHECK(contains(full.errors, "/dev/full: "));
+}
+
 TEST_CASE("a disk that fills up leaves whole lines in the log and the losses") {
   const workplace w;
   struct rlimit before = {};

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/gloo/elastic.hpp>
+#include <hetsched/gloo/folder_store.hpp>
 
 #include "../runtime/dense.hpp"
 #include "processes.hpp"
@@ -41,20 +43,60 @@ gloo_options options_in(const scratch_folder& folder) {
 
 }  // namespace
 
-TEST_CASE("gloo: a roster in a folder that cannot be made is an error of the library, with the member's name") {
+TEST_CASE("gloo: a roster in a folder that cannot be made is an error of the library") {
   const scratch_folder folder;
   std::ofstream(folder.path + "/file");
+  auto none = detail::open_roster("file:" + folder.path + "/file", "roster", "r3");
   try {
-    const roster none(folder.path + "/file/roster", "r3");
+    (void)none.next({0, {"r3"}}, 0, in(1));
     FAIL("it was made");
   } catch (const error& e) {
-    const std::string text = e.what();
-    CHECK(text.starts_with("member r3: " + folder.path + "/file/roster cannot be used: "));
+    CHECK(std::string(e.what()).starts_with(folder.path + "/file/roster cannot be made: "));
   }
+  CHECK(!none.somebody_waits());
+}
+
+TEST_CASE("gloo: in a folder, a name is set once, and what there is of it is whole") {
+  const scratch_folder folder;
+  folder_store one(folder.path), other(folder.path);
+  const std::vector<char> first{'a', '\n', '\0'};
+  CHECK(!other.check("name"));
+  one.set("name", first);
+  CHECK(other.get("name") == first);
+  CHECK_THROWS_AS(other.set("name", first), error);
+  CHECK_THROWS_AS((void)other.get("another"), error);
+  CHECK_THROWS_AS(other.wait({"name", "another"}, std::chrono::milliseconds(20)), error);
+  std::thread late([&] { one.set("another", {}); });
+  other.wait({"name", "another"}, std::chrono::seconds(20));
+  late.join();
+  other.set("stays", first);
+  one.forget();
+  CHECK(!other.check("name"));
+  CHECK(other.check("stays"));
+  std::vector<std::string> won(4);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < won.size(); ++i)
+    threads.emplace_back([&, i] {
+      folder_store own(folder.path);
+      try {
+        own.set("once", {static_cast<char>('0' + i)});
+        won[i] = static_cast<char>('0' + i);
+      } catch (const error&) {
+      }
+    });
+  for (auto& t : threads) t.join();
+  const auto value = one.get("once");
+  CHECK(won[0] + won[1] + won[2] + won[3] == std::string(value.begin(), value.end()));
 }
 
 TEST_CASE("[threads] gloo: a roster settles who goes on, the same for all") {
   const scratch_folder folder;
+  const auto process_store = make_process_store();
+  bool in_folder = true;
+  const auto roster_of = [&](const std::string& name) {
+    return in_folder ? detail::open_roster("file:" + folder.path, "here", name)
+                     : roster([&] { return process_store; }, "here", name);
+  };
   const generation first{0, {"r0", "r1", "r2"}};
   std::vector<generation> found(4);
   const auto on_threads = [&](const std::vector<std::function<void()>>& all) {
@@ -63,38 +105,48 @@ TEST_CASE("[threads] gloo: a roster settles who goes on, the same for all") {
     for (auto& t : threads) t.join();
   };
   const auto member = [&](std::size_t i, const std::string& name, const generation& before) {
-    return [&, i, name, before] { found[i] = roster(folder.path, name).next(before, 0.2, in(20)); };
+    return [&, i, name, before] { found[i] = roster_of(name).next(before, 0.2, in(20)); };
   };
   SUBCASE("all are ready: nothing is waited for, and ranks stay") {
     const auto began = std::chrono::steady_clock::now();
     on_threads({member(2, "r2", first), member(0, "r0", first), member(1, "r1", first)});
     CHECK(std::chrono::steady_clock::now() - began < std::chrono::seconds(5));
     for (int i = 0; i < 3; ++i) CHECK(text_of(found[static_cast<std::size_t>(i)]) == "1: r0 r1 r2");
+    CHECK(!roster_of("r0").is_left_behind(found[0], in(0.05)));
   }
-  SUBCASE("one is lost, and comes back for the generation behind; another one comes") {
+  const auto lost_and_back = [&] {
     on_threads({member(0, "r0", first), member(2, "r2", first)});
     CHECK(text_of(found[0]) == "1: r0 r2");
     CHECK(text_of(found[2]) == "1: r0 r2");
+    CHECK(roster_of("r1").is_left_behind(first, in(0)));
     const auto second = found[0];
-    on_threads({member(1, "r1", first), [&] { found[3] = roster(folder.path, "jx").wait(-1, in(20)); },
+    on_threads({member(1, "r1", first), [&] { found[3] = roster_of("jx").wait(-1, in(20)); },
                 [&] {
-                  const roster own(folder.path, "r0");
+                  auto own = roster_of("r0");
                   while (!own.somebody_waits()) std::this_thread::yield();
                   std::this_thread::sleep_for(std::chrono::milliseconds(200));  // both are there
                   found[0] = own.next(second, 0.2, in(20));
                 },
                 [&] {
                   std::this_thread::sleep_for(std::chrono::milliseconds(100));
-                  found[2] = roster(folder.path, "r2").next(second, 5, in(20));
+                  found[2] = roster_of("r2").next(second, 5, in(20));
                 }});
-    for (const auto& g : found) CHECK(text_of(g) == "2: r0 r2 jx r1");
-    CHECK(found[1].rank_of("r1") == 3);
+    for (const auto& g : found) CHECK(g.number == 2);
+    const auto members = text_of(found[0]);
+    CHECK((members == "2: r0 r2 jx r1" || members == "2: r0 r2 r1 jx"));
+    for (const auto& g : found) CHECK(text_of(g) == members);
+    CHECK(found[1].rank_of("r1") >= 2);
     CHECK(found[1].rank_of("r9") == -1);
-    CHECK(!roster(folder.path, "r0").somebody_waits());
+    CHECK(!roster_of("r0").somebody_waits());
+  };
+  SUBCASE("one is lost, and comes back for the generation behind; another one comes") { lost_and_back(); }
+  SUBCASE("the same in a store without folders") {
+    in_folder = false;
+    lost_and_back();
   }
   SUBCASE("nobody takes it in") {
-    CHECK_THROWS_AS((void)roster(folder.path, "jx").wait(-1, in(0.1)), error);
-    CHECK(!roster(folder.path, "r0").somebody_waits());
+    CHECK_THROWS_AS((void)roster_of("jx").wait(-1, in(0.1)), error);
+    CHECK(!roster_of("r0").somebody_waits());
   }
 }
 
@@ -157,5 +209,53 @@ TEST_CASE("gloo processes: a generation that fails again and again, without a lo
       return std::string("no error");
     });
     for (int r = 0; r < ranks; ++r) CHECK(processes.hear(r, 30) == std::to_string(ranks == 1 ? 1 : 3) + " times: never fits");
+  }
+}
+
+TEST_CASE("[threads] gloo: a rank that stood still while the others went on is taken in again, by whatever error it finds so") {
+  const scratch_folder folder;
+  std::atomic<int> gone_on = 0;
+  std::vector<std::string> told(3);
+  const auto rank = [&](int number, bool stands_still) {
+    auto& said = told[static_cast<std::size_t>(number)];
+    int rounds = 0;
+    try {
+      run_elastically<tensor>({.rank = number, .ranks = 3, .launcher = {}, .master = {}, .run = {}}, options_in(folder),
+                              {.settle_s = 0.3, .say = {}}, [&](channel& comm, const elastic_place& here) {
+                                said += std::to_string(here.generation) + ": " + std::to_string(here.place.rank) + "; ";
+                                gone_on += here.generation == 1;
+                                if (here.generation == 0 && number == 0) {
+                                  const auto until = in(30);
+                                  while (stands_still && gone_on < 2 && std::chrono::steady_clock::now() < until)
+                                    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                                  throw error("the folder is not there");
+                                }
+                                for (const auto until = in(10); std::chrono::steady_clock::now() < until;) {
+                                  std::vector<std::vector<double>> all;
+                                  const double lets_in = here.place.rank == 0 && here.somebody_waits() ? 1 : 0;
+                                  const double deadline_s = here.generation == 0 ? 0.5 : 20;
+                                  if (comm.gather(std::vector<double>{lets_in}, all, in(deadline_s)) != wait_result::progress)
+                                    throw communication_error(comm.failure(), {}, no_microbatch, {});
+                                  if (all[0][0] != 0) return false;
+                                  if ((here.generation == 2 || !stands_still) && ++rounds == 3) return true;
+                                }
+                                return true;
+                              });
+      said += "done";
+    } catch (const error& e) {
+      said += e.what();
+    }
+  };
+  for (const bool stands_still : {true, false}) {
+    CAPTURE(stands_still);
+    gone_on = 0;
+    for (auto& text : told) text.clear();
+    {
+      std::vector<std::jthread> ranks;
+      for (int r = 0; r < 3; ++r) ranks.emplace_back([&, r] { rank(r, stands_still); });
+    }
+    CHECK(told[0] == (stands_still ? "0: 0; 2: 2; done" : "0: 0; the folder is not there"));
+    CHECK(told[1] == (stands_still ? "0: 1; 1: 0; 2: 0; done" : "0: 1; 1: 0; done"));
+    CHECK(told[2] == (stands_still ? "0: 2; 1: 1; 2: 1; done" : "0: 2; 1: 1; done"));
   }
 }

@@ -3,8 +3,8 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -17,6 +17,7 @@
 #include <hetsched/gloo/gloo_communicator.hpp>
 
 #include "../runtime/dense.hpp"
+#include "any_store.hpp"
 
 namespace {
 
@@ -46,9 +47,7 @@ class torch_daemon {
     shutdown(door_.socket.number(), SHUT_RDWR);
     accepts_.join();
     const std::lock_guard lock(mutex_);
-    ended_ = true;
     for (const int s : connections_) shutdown(s, SHUT_RDWR);
-    changed_.notify_all();
   }
   [[nodiscard]] int port() const { return std::stoi(door_.at.port); }
   [[nodiscard]] std::string text() const { return "torch://127.0.0.1:" + door_.at.port; }
@@ -89,24 +88,19 @@ class torch_daemon {
         const auto found = values_.find(name);
         if (found == values_.end() ? expected.empty() : found->second == expected) values_[name] = value;
         put(s, values_.contains(name) ? values_[name] : expected);
-        changed_.notify_all();
       } else if (what == 3) {
         goes_on = get(s, name);
         lock.lock();
         if (!values_.contains(name)) break;
         put(s, values_[name]);
-      } else if (what == 6) {
+      } else if (what == 5) {
         std::uint64_t count = 0;
         goes_on = get(s, count);
         std::vector<std::string> names(count);
         for (auto& n : names) goes_on = goes_on && get(s, n);
         lock.lock();
-        changed_.wait(lock, [&] {
-          bool all = true;
-          for (const auto& n : names) all = all && values_.contains(n);
-          return all || ended_;
-        });
-        put(s, std::uint8_t{0});
+        const bool all = std::all_of(names.begin(), names.end(), [&](const auto& n) { return values_.contains(n); });
+        put(s, std::uint8_t{static_cast<std::uint8_t>(all ? 0 : 1)});
       } else if (what == 7) {
         lock.lock();
         put(s, static_cast<std::int64_t>(values_.size()));
@@ -124,8 +118,6 @@ class torch_daemon {
   hetsched::detail::listener door_;
   std::thread accepts_;
   std::mutex mutex_;
-  std::condition_variable changed_;
-  bool ended_ = false;
   std::vector<int> connections_;
   std::vector<std::thread> serves_;
   std::map<std::string, std::string> values_;
@@ -160,10 +152,10 @@ TEST_CASE("PyTorch's store: what goes wrong is said, and soon") {
   torch_daemon daemon;
   const std::string name = "PyTorch's store at 127.0.0.1:" + std::to_string(daemon.port());
   hetsched::torch_store waits("127.0.0.1", daemon.port());
-  CHECK_THROWS_WITH_AS(waits.wait({"never"}, 20ms), (name + ": no answer in time").c_str(), hetsched::error);
+  CHECK_THROWS_WITH_AS(waits.wait({"never"}, 20ms), (name + ": nobody has set \"never\" in time").c_str(), hetsched::error);
+  CHECK_FALSE(waits.check({"never"}));
+  CHECK_THROWS_WITH_AS((void)waits.get("never"), (name + ": it has ended the connection").c_str(), hetsched::error);
   CHECK_THROWS_WITH_AS((void)waits.get("a"), (name + ": not connected any more").c_str(), hetsched::error);
-  hetsched::torch_store asks("127.0.0.1", daemon.port());
-  CHECK_THROWS_WITH_AS((void)asks.get("never"), (name + ": it has ended the connection").c_str(), hetsched::error);
   hetsched::torch_store survives("127.0.0.1", daemon.port());
   CHECK_THROWS_AS(survives.set("big", std::vector<char>((1 << 20) + 1)), hetsched::error);
   survives = hetsched::torch_store("127.0.0.1", daemon.port());
@@ -218,6 +210,14 @@ TEST_CASE("gloo: ranks meet in the store of their torchrun, run after run") {
     for (const auto& problem : problems) CHECK(problem == "");
     CHECK(daemon.values().empty());
   }
+}
+
+TEST_CASE("gloo: over PyTorch's store, too, who fails tells the others, and ranks come and go") {
+  torch_daemon daemon;
+  hetsched::test::check_failures_are_told(daemon.text(), "fails");
+  const auto before = daemon.values();
+  hetsched::test::check_ranks_come_and_go(daemon.text(), "elastic");
+  for (const auto& [name, value] : daemon.values()) CHECK((before.contains(name) || name.find("roster") != std::string::npos));
 }
 
 TEST_CASE("a store whose host's name is 127.0.0.1 here is told so") {

@@ -130,11 +130,12 @@ class checkpoints {
   checkpoints(control comm, const checkpoint_arguments& given, training_notes notes, double deadline_s)
       : comm_(comm), given_(given), notes_(std::move(notes)), deadline_s_(deadline_s), writer_(given.folder) {}
 
-  /// Begins one, and ends it unless it is to be written while the training goes on.
+  /// Begins one, and ends it unless it is to be written while the training goes on. None where that step's has been begun.
   template <class Trainer>
   void begin(Trainer& trainer) {
-    commit();
     const auto step = trainer.committed_step();
+    if (std::exchange(begun_, step) == step) return;
+    commit();
     if (given_.behind)
       writer_.begin(step, comm_.rank(), trainer.state(true));
     else
@@ -149,6 +150,11 @@ class checkpoints {
     if (!written_) return;
     if (comm_.rank() == 0) writer_.begin_commit(*written_, comm_.ranks(), notes_, given_.keep);
     written_.reset();
+  }
+  /// Gives up the one whose parts are under way, as a rank could not write its own.
+  void forget() {
+    written_.reset();
+    begun_.reset();
   }
   /// Returns when the last one is whole.
   void end() {
@@ -176,6 +182,7 @@ class checkpoints {
   double deadline_s_;
   hetsched::checkpoint_writer writer_;
   std::optional<std::int64_t> written_;  ///< the step of parts that wait for others
+  std::optional<std::int64_t> begun_;    ///< the step of the last one
 };
 
 }  // namespace train

@@ -45,6 +45,10 @@ void train_elastically(job& j, Train&& train) {
       return here.somebody_waits();
     };
     train(comm, here.place);
+    // Whoever failed leaves, and the others go on.
+    if (j.told.failed_rank == here.place.rank) throw hetsched::error(j.told.failure);
+    if (j.told.failed_rank >= 0)
+      throw hetsched::communication_error(j.told.failure, {}, hetsched::no_microbatch, {.microbatch = hetsched::no_microbatch});
     return !j.told.lets_others_in;
   };
   hetsched::run_elastically<Tensor>(

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include <hetsched/io/format.hpp>
 #include <hetsched/reshard/layout.hpp>
+#include <hetsched/runtime/communicator/rank_failure.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
@@ -37,6 +39,7 @@
 #include <train/plan.hpp>
 #include <train/rate.hpp>
 #include <train/reschedule.hpp>
+#include <train/status.hpp>
 #include <train/training.hpp>
 
 #include "../command.hpp"
@@ -183,12 +186,15 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   if (given.checkpoint.resume && !result.resumed && !given.checkpoint.folder.empty())
     result.resumed = resume(trainer, comm, given.checkpoint, notes, deadline_s, say);
   result.lets_others_in = false;
+  result.failure.clear();
+  result.failed_rank = -1;
   result.measured.clear();
   result.times.clear();
   const auto seen = trainer.committed_step() - result.first_step;
   if (result.losses.empty() || seen < 0 || seen > static_cast<std::int64_t>(result.losses.size())) {
     result.losses.clear();
     result.first_step = trainer.committed_step();
+    result.earlier_losses = speaks && given.checkpoint.resume ? losses_before(given.losses, result.first_step) : "";
   } else {
     result.losses.resize(static_cast<std::size_t>(seen));  // the steps behind are done again
   }
@@ -205,24 +211,26 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   const auto rows = static_cast<std::size_t>(size) * static_cast<std::size_t>(j.config.sequence);
   const auto loss = here.loss(rows);
 
-  std::vector<tensor> inputs, targets;
+  struct batch {
+    std::vector<tensor> inputs, targets;
+  };
   const auto draw = [&](const std::string& text, std::int64_t number, int batch_of_step = 0) {
-    inputs.clear();
-    targets.clear();
+    batch drawn;
     for (int m = 0; m < microbatches; ++m) {
-      auto batch = gpt::draw<typename Rank::real>(text, j.config.sequence,
-                                                  {.seed = given.model.seed,
-                                                   .step = number,
-                                                   .first_sample = batch_of_step * samples + first_sample + m * size,
-                                                   .samples = size});
-      inputs.push_back(own_rows(batch.inputs));
-      targets.push_back(own_rows(batch.targets));
+      auto part = gpt::draw<typename Rank::real>(text, j.config.sequence,
+                                                 {.seed = given.model.seed,
+                                                  .step = number,
+                                                  .first_sample = batch_of_step * samples + first_sample + m * size,
+                                                  .samples = size});
+      drawn.inputs.push_back(own_rows(part.inputs));
+      drawn.targets.push_back(own_rows(part.targets));
     }
+    return drawn;
   };
   if (given.dry_run) {
-    draw(j.corpus, trainer.committed_step());
+    const auto first = draw(j.corpus, trainer.committed_step());
     for (int pass = 0; pass < 2; ++pass)  // the first makes buffers, and finds out how to multiply
-      trainer.accumulate(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+      trainer.accumulate(std::span<const tensor>(first.inputs), std::span<const tensor>(first.targets), loss);
     const auto mine = to_numbers(
         {.times = times_of_rank(trainer.measured(), there.group), .held_bytes = static_cast<double>(trainer.held().total())});
     for (const auto& told : gather(comm, mine, deadline_s, "behind the dry run")) result.dry_run.push_back(rank_line_of(told));
@@ -233,10 +241,14 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
 
   const auto rate = rate_of(given);
   command::progress_line progress;
-  losses_so_far losses(speaks ? given.losses : "");
+  losses_so_far losses(speaks ? given.losses : "", result.earlier_losses);
   for (std::size_t i = 0; i < result.losses.size(); ++i)
     losses.add(result.first_step + static_cast<std::int64_t>(i), result.losses[i]);
   step_log log(speaks ? given.log : "", speaks ? given.metrics : "");
+  status_page status(speaks ? given.status : "",
+                     "A GPT of " + describe(j.config) + " on " + std::to_string(comm.ranks()) +
+                         (comm.ranks() > 1 ? " ranks, " : " rank, ") + batch_text(plan.plan, given.accumulate) + " microbatches.",
+                     plan, given.steps, result.losses, result.first_step);
   using clock = std::chrono::steady_clock;
   const auto seconds_since = [](clock::time_point t) { return std::chrono::duration<double>(clock::now() - t).count(); };
   const auto start = clock::now();
@@ -245,8 +257,8 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   const auto validate = [&] {
     double sum = 0;
     for (int b = 0; b < given.validation_batches; ++b) {
-      draw(j.validation, b);
-      sum += trainer.evaluate(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+      const auto drawn = draw(j.validation, b);
+      sum += trainer.evaluate(std::span<const tensor>(drawn.inputs), std::span<const tensor>(drawn.targets), loss);
     }
     return sum / given.validation_batches;
   };
@@ -269,15 +281,35 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   };
   checkpoints saves(comm, given.checkpoint, notes, deadline_s);
   command::listen_to_signals();
-  while (trainer.committed_step() < given.steps && result.stopped_by == 0 && !result.lets_others_in) {
-    const auto step = trainer.committed_step();
-    for (int b = 0; b + 1 < given.accumulate; ++b) {
-      draw(j.corpus, step, b);
-      trainer.accumulate(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+  // What this rank does alone stands between steps, where it can tell the others that it failed.
+  std::string wrong;
+  const auto alone = [&](auto&& work) {
+    try {
+      work();
+    } catch (const std::exception& e) {
+      if (wrong.empty()) wrong = e.what();
     }
-    draw(j.corpus, step, given.accumulate - 1);
+  };
+  std::vector<batch> coming;  // of the next step
+  const auto draw_next = [&] {
+    coming.clear();
+    for (int b = 0; b < given.accumulate; ++b) coming.push_back(draw(j.corpus, trainer.committed_step(), b));
+  };
+  const auto began_at = trainer.committed_step();
+  if (began_at < given.steps) draw_next();
+  while (trainer.committed_step() < given.steps && result.stopped_by == 0 && result.failure.empty() && !result.lets_others_in) {
+    const auto step = trainer.committed_step();
     trainer.optimizer_settings().set_learning_rate(rate.at(step));
-    const auto done = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), loss);
+    step_report done;
+    try {
+      for (const auto& b : std::span(coming).first(coming.size() - 1))
+        trainer.accumulate(std::span<const tensor>(b.inputs), std::span<const tensor>(b.targets), loss);
+      done = trainer.step(std::span<const tensor>(coming.back().inputs), std::span<const tensor>(coming.back().targets), loss);
+    } catch (const agreed_error& e) {
+      result.failure = e.what();
+      if (!given.checkpoint.folder.empty() && step != began_at) saves.begin(trainer);
+      break;
+    }
     if (wants_timelines || wants_replans) recent.push_back(trainer.measured());
     if (recent.size() > static_cast<std::size_t>(std::max(given.trace_steps, given.replan_every))) recent.pop_front();
     result.losses.push_back(done.loss);
@@ -287,21 +319,37 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
     auto mine = to_numbers({.times = times_of_rank(trainer.measured(), there.group),
                             .held_bytes = static_cast<double>(trainer.held().total()),
                             .sent_bytes = sent_bytes()});
-    const bool somebody_waits = speaks && j.somebody_waits && j.somebody_waits();
-    mine.insert(mine.begin(),
-                {static_cast<double>(command::interruption), saves.is_written() ? 1.0 : 0.0, somebody_waits ? 1.0 : 0.0});
-    bool written = true;
+    bool is_written = false, somebody_waits = false, writer_failed = true;
+    alone([&] {
+      is_written = saves.is_written();
+      writer_failed = false;
+    });
+    alone([&] { somebody_waits = speaks && j.somebody_waits && j.somebody_waits(); });
+    if (trainer.committed_step() < given.steps) alone(draw_next);
+    mine.insert(mine.begin(), {static_cast<double>(command::interruption), is_written ? 1.0 : 0.0, somebody_waits ? 1.0 : 0.0,
+                               wrong.empty() ? 0.0 : 1.0, writer_failed ? 1.0 : 0.0,
+                               status.due() || (status.wanted() && trainer.committed_step() == given.steps) ? 1.0 : 0.0});
+    bool written = true, somebody_failed = false, part_failed = false, shows = false;
     for (const auto& told : gather(comm, mine, deadline_s, "between steps")) {
       if (told[0] != 0) result.stopped_by = static_cast<int>(told[0]);
       written = written && told[1] != 0;
       if (told[2] != 0) result.lets_others_in = true;
-      if (log.wanted()) line.ranks.push_back(rank_line_of(std::span(told).subspan(3)));
+      somebody_failed = somebody_failed || told[3] != 0;
+      part_failed = part_failed || told[4] != 0;
+      shows = shows || told[5] != 0;
+      if (log.wanted() || status.wanted()) line.ranks.push_back(rank_line_of(std::span(told).subspan(6)));
     }
+    if (part_failed) saves.forget();
+    if (somebody_failed)
+      if (const auto failed = first_failure(comm, wrong, deadline_s)) {
+        result.failed_rank = failed->rank;
+        result.failure = "rank " + std::to_string(failed->rank) + " failed between steps: " + failed->why;
+      }
     if (written) saves.all_written();
     const auto now = trainer.committed_step();
-    const bool last = now == given.steps || result.stopped_by != 0;
+    const bool fails = !result.failure.empty(), last = now == given.steps || result.stopped_by != 0 || fails;
     result.lets_others_in = result.lets_others_in && !last;
-    if (!j.validation.empty() && (last || (given.validate_every > 0 && now % given.validate_every == 0))) {
+    if (!j.validation.empty() && !fails && (last || (given.validate_every > 0 && now % given.validate_every == 0))) {
       line.validation_loss = validate();
       result.validations.emplace_back(now, *line.validation_loss);
     }
@@ -309,8 +357,11 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
         (last || result.lets_others_in || (given.checkpoint.every > 0 && now % given.checkpoint.every == 0)))
       saves.begin(trainer);
     if constexpr (byte_plane<Communicator>)
-      if (j.snapshots && !last && (result.lets_others_in || now % given.snapshot_every == 0))
-        j.snapshots->keep(comm, now, trainer.state(true), deadline_s, notes);
+      if (j.snapshots && !last && (result.lets_others_in || now % given.snapshot_every == 0)) try {
+          j.snapshots->keep(comm, now, trainer.state(true), deadline_s, notes);
+        } catch (const agreed_error& e) {
+          if (speaks) say(std::string(e.what()) + "; the training goes on, with the snapshot before if there is one");
+        }
     if (wants_replans && !last && !result.lets_others_in && now % given.replan_every == 0) {
       const std::vector<timeline> steps(recent.end() - std::min<std::ptrdiff_t>(given.replan_every, std::ssize(recent)),
                                         recent.end());
@@ -342,13 +393,26 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
     line.seconds = seconds_since(step_start);
     line.tokens_per_s = line.seconds > 0 ? tokens / line.seconds : 0;
     step_start = clock::now();
-    log.add(line);
+    alone([&] { log.add(line); });
+    alone([&] { status.add(line); });
+    if (shows) {
+      const std::vector<timeline> one{trainer.measured()};
+      std::vector<timeline> seen_by_all;
+      for (auto& of_pipeline : gather_timelines(comm, layout, one, given.place.transport == "threads", deadline_s))
+        if (!of_pipeline.empty()) seen_by_all.push_back(std::move(of_pipeline.front()));
+      alone([&] { status.show(std::move(seen_by_all), step); });
+    }
     if (speaks)
       progress.show(static_cast<double>(now) / given.steps,
                     "step " + std::to_string(now) + " of " + std::to_string(given.steps) + ", loss " + format_number(done.loss));
   }
   saves.end();
   result.seconds += seconds_since(start);
+  status.end(result.lets_others_in     ? "lets other ranks in"
+             : !result.failure.empty() ? "stopped, as " + result.failure
+             : result.stopped_by != 0  ? "stopped by signal " + std::to_string(result.stopped_by)
+                                       : std::string("done"),
+             result.lets_others_in);
   if (result.lets_others_in) return;
   if (wants_timelines) {
     const std::vector<timeline> steps(recent.end() - std::min<std::ptrdiff_t>(given.trace_steps, std::ssize(recent)),

@@ -215,10 +215,14 @@ class side_output {
   bool started_ = false;
 };
 
-/// While it lives, what is said on std::cerr holds nobody up, and a reader that goes away ends nothing.
+/// While it lives, what is said on std::cerr holds nobody up, and neither a reader that goes away nor a limit on files ends
+/// anything.
 class side_errors : std::streambuf {
  public:
-  side_errors() : out_(STDERR_FILENO), before_(std::cerr.rdbuf(this)) { std::signal(SIGPIPE, SIG_IGN); }
+  side_errors() : out_(STDERR_FILENO), before_(std::cerr.rdbuf(this)) {
+    std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);  // a write that exceeds a limit (ulimit -f) fails and is told
+  }
   side_errors(const side_errors&) = delete;
   side_errors& operator=(const side_errors&) = delete;
   ~side_errors() override {

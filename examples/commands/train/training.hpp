@@ -30,7 +30,7 @@ struct arguments {
   place_arguments place;
   checkpoint_arguments checkpoint;
   std::string plan, schedule, text, optimizer = "adamw";
-  std::string trace, report, losses, out_plan, log, metrics, times;
+  std::string trace, report, losses, out_plan, log, metrics, times, status;
   int trace_steps = 1;     ///< of which trace, report and times tell
   std::string validation;  ///< text
   int validate_every = 0, validation_batches = 4;
@@ -67,9 +67,12 @@ struct job {
     std::optional<std::int64_t> resumed;
     std::int64_t first_step = 0;
     std::vector<double> losses;
+    std::string earlier_losses;                                ///< rows of the CSV from before the first step
     std::vector<std::pair<std::int64_t, double>> validations;  ///< by steps done
     double seconds = 0;
     int stopped_by = 0;                                       ///< signal
+    std::string failure;                                      ///< that ended it behind a step, on all ranks; empty: none
+    int failed_rank = -1;                                     ///< whose failure it is; -1: of no rank alone
     bool lets_others_in = false;                              ///< the training is not over: it goes on with those that wait
     std::vector<hetsched::timeline> measured;                 ///< by pipeline: the last step, or the median of the last ones
     std::vector<std::vector<hetsched::action_spread>> times;  ///< by pipeline

@@ -6,11 +6,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -36,34 +34,41 @@ struct elastic_place {
   process_place place;  ///< in this generation
   std::int64_t generation = 0;
   std::string run;                       ///< the same in all generations, and no other's
-  std::function<bool()> somebody_waits;  ///< to be taken in; asks the file system
+  std::function<bool()> somebody_waits;  ///< to be taken in; asks the store
 };
 
 namespace detail {
 
-/// Where the roster of a run is: behind this come letters of its own for each time that it is begun.
+/// What the names of a run's roster begin with: behind this come digits of its own for each time that it is begun.
 [[nodiscard]] inline std::string roster_prefix(const std::string& run) { return "roster-" + name_hash(run) + '-'; }
-[[nodiscard]] std::vector<std::filesystem::path> find_rosters(const std::filesystem::path& folder, const std::string& run);
 
-/// The roster of those that begin a run: the first one clears away what earlier runs of that name have left.
+/// The first member's: it clears away what earlier runs of that name have left in a folder, and tells those that join where the
+/// roster is in another store.
+/// Throws: error where an earlier run has left its name in such a store.
+[[nodiscard]] roster make_roster(const std::string& where, const std::string& run, const std::string& id, std::string name);
+[[nodiscard]] roster open_roster(const std::string& where, const std::string& id, std::string name);
+
+/// The id of the one roster of a run that can be joined. Throws: input_error if there is none, or several.
+[[nodiscard]] std::string find_roster(const std::string& where, const std::string& run);
+
+/// Removes a roster that nobody needs any more, where the store can.
+void remove_roster(const std::string& where, roster& r, bool first);
+
+/// The roster of those that begin a run, on each of them.
 template <class Communicator>
-[[nodiscard]] roster begin_roster(Communicator& comm, const std::filesystem::path& folder, const std::string& run,
-                                  double deadline_s) {
+[[nodiscard]] roster begin_roster(Communicator& comm, const std::string& where, const std::string& run, double deadline_s) {
+  const auto id_of = [&](double digits) { return roster_prefix(run) + std::to_string(static_cast<std::int64_t>(digits)); };
+  const std::string name = "r" + std::to_string(comm.rank());
+  std::optional<roster> made;
   double mine = 0;
   if (comm.rank() == 0) {
-    for (const auto& old : find_rosters(folder, run)) {
-      std::error_code why;
-      std::filesystem::remove_all(old, why);
-      if (why) throw error(old.string() + ", of an earlier run, cannot be cleared away: " + why.message());
-    }
-    const auto drawn = fresh_bytes<6>();
-    for (const auto b : drawn) mine = mine * 256 + std::to_integer<int>(b);
+    for (const auto b : fresh_bytes<6>()) mine = mine * 256 + std::to_integer<int>(b);
+    made.emplace(make_roster(where, run, id_of(mine), name));
   }
   std::vector<std::vector<double>> all;
   if (comm.gather(std::vector<double>{mine}, all, deadline_in(deadline_s)) != wait_result::progress)
     throw error("rank " + std::to_string(comm.rank()) + ", agreeing on a roster: " + comm.failure());
-  return {folder / (roster_prefix(run) + std::to_string(static_cast<std::int64_t>(all[0][0]))),
-          "r" + std::to_string(comm.rank())};
+  return made ? *std::move(made) : open_roster(where, id_of(all[0][0]), name);
 }
 
 }  // namespace detail
@@ -72,16 +77,15 @@ template <class Communicator>
 /// communication_error), and when body returns false on all ranks, which lets in who waits. Ranks keep their order, those that
 /// come are behind. Ends when body returns true, which all ranks do alike. What body keeps outside of a generation is to be of
 /// use to other ranks than before, such as a checkpoint.
-/// Requires: a rendezvous in a folder. One that joins has no launcher: where the launcher of the others names the run, it needs
-/// that name.
+/// Requires: a rendezvous in a folder, Redis or PyTorch's store. One that joins has no launcher: where the launcher of the others
+/// names the run, it needs that name.
+/// A rank that stood still while the others went on without it, and finds so by whatever error, waits to be taken in again.
 /// Throws: what body throws but for communication_error; the last one of these, if ranks do not find together again or this
 /// one is alone.
 template <pipeline_tensor Tensor, class Body>
 void run_elastically(process_place place, gloo_options options, const elastic_options& elastic, Body body) {
-  const auto at = detail::parse_store(options.rendezvous.empty() ? place.store : options.rendezvous);
-  if (at.kind != detail::store_place::file)
-    throw input_error("ranks that come and go have to meet in a folder: write file:FOLDER");
-  const std::filesystem::path folder = at.path_or_host;
+  const std::string where = options.rendezvous.empty() ? place.store : options.rendezvous;
+  (void)detail::parse_store(where);
   std::string run = options.run.empty() ? place.run : options.run;
   if (run.find_first_not_of('.') == std::string::npos) run.clear();  // the launcher names nothing
   const auto say = [&](const std::string& text) {
@@ -93,13 +97,10 @@ void run_elastically(process_place place, gloo_options options, const elastic_op
     now = std::move(next);
     place.rank = now.rank_of(known->name());
     place.ranks = static_cast<int>(now.members.size());
-    options.run = run + "." + known->folder().filename().string() + "." + std::to_string(now.number);
+    options.run = run + "." + known->id() + "." + std::to_string(now.number);
   };
   if (elastic.joins) {
-    const auto rosters = detail::find_rosters(folder, run);
-    if (rosters.size() != 1)
-      throw input_error(folder.string() + ": expected one run to join, found " + std::to_string(rosters.size()));
-    known.emplace(rosters.front(), "j" + detail::fresh_nonce());
+    known.emplace(detail::open_roster(where, detail::find_roster(where, run), "j" + detail::fresh_nonce()));
     enter(known->wait(-1, deadline_in(elastic.join_s)));
   } else {
     for (int r = 0; r < place.ranks; ++r) now.members.push_back("r" + std::to_string(r));
@@ -109,19 +110,20 @@ void run_elastically(process_place place, gloo_options options, const elastic_op
     std::string lost;
     try {
       gloo_communicator<Tensor> comm(place, options);
-      if (!known) known.emplace(detail::begin_roster(comm, folder, run, options.connect_deadline_s));
+      if (!known) known.emplace(detail::begin_roster(comm, where, run, options.connect_deadline_s));
       met = true;
-      const elastic_place here{place, now.number, known->folder().filename().string(), [&] { return known->somebody_waits(); }};
+      const elastic_place here{place, now.number, known->id(), [&] { return known->somebody_waits(); }};
       bool done = false;
       try {
         done = body(comm, here);
-      } catch (const input_error&) {
-        throw;  // all find it, or hear that this rank has left
       } catch (const communication_error&) {
         comm.abort("");  // others may wait for this rank yet
         throw;
       } catch (const std::exception& e) {
-        comm.abort("rank " + std::to_string(place.rank) + " failed: " + e.what());
+        const bool bad_input = dynamic_cast<const input_error*>(&e) != nullptr;  // all find it, or hear that this rank has left
+        if (comm.ask() == wait_result::aborted && known->is_left_behind(now, deadline_in(bad_input ? 0 : elastic.settle_s + 1)))
+          throw communication_error("the others have gone on without this rank: " + std::string(e.what()), {}, no_microbatch, {});
+        if (!bad_input) comm.abort("rank " + std::to_string(place.rank) + " failed: " + e.what());
         throw;
       }
       if (done) break;
@@ -141,8 +143,7 @@ void run_elastically(process_place place, gloo_options options, const elastic_op
     say("generation " + std::to_string(now.number) + ": rank " + std::to_string(place.rank) + " of " +
         std::to_string(place.ranks));
   }
-  std::error_code ignored;
-  if (place.rank == 0) std::filesystem::remove_all(known->folder(), ignored);
+  detail::remove_roster(where, *known, place.rank == 0);
 }
 
 }  // namespace hetsched

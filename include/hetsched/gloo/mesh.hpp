@@ -85,8 +85,8 @@ void forget_addresses(const gloo_mesh& mesh);
 }  // namespace detail
 
 /// For a process that finds, before it makes its gloo_communicator, that it cannot: the ranks that wait for it end at once with
-/// its reason, not at their deadlines. In a folder, it waits up to 5 s until all others have come there to be told. PyTorch's
-/// store and one that cannot be used tell nobody. A rank that is out of range can be told of in a folder.
+/// its reason, not at their deadlines. In a folder, it waits up to 5 s until all others have come there to be told; in other
+/// stores its note stays, under the run's name. A rank that is out of range can be told of, too.
 void tell_failure(const process_place& place, const gloo_options& options, const std::string& why);
 
 }  // namespace hetsched

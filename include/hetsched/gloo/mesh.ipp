@@ -19,6 +19,7 @@
 #include <hetsched/core/printable.hpp>
 #include <hetsched/core/sha256.hpp>
 #include <hetsched/gloo/detail/proof.hpp>
+#include <hetsched/gloo/folder_store.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/gloo/torch_store.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -123,7 +124,7 @@ class roll_call {
   void give_up(const std::string& why) const {
     const auto text = "rank " + std::to_string(rank_) + " cannot come to " + run_text_ + ": " + printable(why);
     try {
-      if (!ends_when_late()) store_.set(note_key(), {text.begin(), text.end()});
+      store_.set(note_key(), {text.begin(), text.end()});
     } catch (const std::exception&) {  // then they find it out at their deadlines
     }
   }
@@ -143,19 +144,17 @@ class roll_call {
     return run_ + "." + name + "." + std::to_string(rank);
   }
   [[nodiscard]] std::string note_key() const { return run_ + ".failed"; }
-  /// Whether a wait that comes to its end ends the connection to the store.
-  [[nodiscard]] bool ends_when_late() const { return dynamic_cast<torch_store*>(&store_) != nullptr; }
   /// Waits for a name, or for what a rank that gives up has to tell: returns that. Throws: what the store throws.
   [[nodiscard]] std::string wait_for(const std::string& name) const {
     using namespace std::chrono_literals;
-    for (const bool once = ends_when_late();;) {
-      const auto slice = once ? left() : std::min(left(), std::chrono::milliseconds(200ms));
+    while (true) {
+      const auto slice = std::min(left(), std::chrono::milliseconds(200ms));
       const auto until = clock::now() + slice;
       try {
         store_.wait({name}, slice);
         return {};
       } catch (const std::exception&) {
-        if (once || clock::now() < until || clock::now() >= until_) throw;
+        if (clock::now() < until || clock::now() >= until_) throw;
       }
       try {
         store_.wait({note_key()}, 1ms);
@@ -260,8 +259,7 @@ HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_op
 }
 HETSCHED_INLINE void forget_addresses(const gloo_mesh& mesh) {
   std::error_code ignored;
-  if (auto* const files = dynamic_cast<::gloo::rendezvous::FileStore*>(mesh.store.get()))
-    for (const auto& path : files->getAllKeyFilePaths()) std::filesystem::remove(path, ignored);
+  if (auto* const files = dynamic_cast<folder_store*>(mesh.store.get())) files->forget();
   try {
     if (auto* const torch = dynamic_cast<torch_store*>(mesh.store.get())) torch->forget();
   } catch (const error&) {  // who is connected needs no store
@@ -285,7 +283,6 @@ HETSCHED_INLINE void tell_failure(const process_place& place, const gloo_options
         std::filesystem::create_directories(at.path_or_host);
         return detail::tell_folder(at.path_or_host, place, run, why, std::chrono::seconds(5));
       }
-    if (place.rank >= place.ranks) return;  // nobody looks for its note there
     const auto store = options.store ? options.store : open_gloo_store(rendezvous);
     detail::roll_call(*store, place, run, "", 0, detail::roll_call::clock::now()).give_up(why);
   } catch (const std::exception&) {  // nobody can be told

@@ -10,7 +10,6 @@
 #ifndef HIREDIS_NESTED_INCLUDE
 #define HIREDIS_NESTED_INCLUDE
 #endif
-#include <gloo/rendezvous/file_store.h>
 #include <gloo/rendezvous/hash_store.h>
 #include <gloo/rendezvous/redis_store.h>
 #include <gloo/rendezvous/store.h>

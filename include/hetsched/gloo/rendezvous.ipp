@@ -2,12 +2,12 @@
 #pragma once
 
 #include <charconv>
-#include <filesystem>
 #include <string_view>
 #include <system_error>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/gloo/folder_store.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
 #include <hetsched/gloo/torch_store.hpp>
 
@@ -66,8 +66,7 @@ HETSCHED_INLINE gloo_store open_gloo_store(const std::string& where) {
     if (place.kind == detail::store_place::redis)
       return std::make_shared<::gloo::rendezvous::RedisStore>(place.path_or_host, place.port);
     if (place.kind == detail::store_place::torch) return std::make_shared<torch_store>(place.path_or_host, place.port);
-    std::filesystem::create_directories(place.path_or_host);
-    return std::make_shared<::gloo::rendezvous::FileStore>(place.path_or_host);
+    return std::make_shared<folder_store>(place.path_or_host);
   } catch (const std::exception& e) {
     throw error("the rendezvous " + where + " cannot be opened: " + detail::gloo_text(e));
   }

@@ -23,7 +23,7 @@ namespace hetsched {
 
 /// A client of PyTorch's TCPStore (torch >= 2.1), such as the one in which the workers of a torchrun meet. Names are as PyTorch's
 /// own client has them: there, "/" stands before each. One connection, used by one thread at a time; after an error it is closed,
-/// and every further call fails. The server answers within 10 s, but for wait.
+/// and every further call fails. The server answers within 10 s.
 class torch_store final : public ::gloo::rendezvous::Store {
  public:
   /// Throws: error if nobody answers there, or somebody who is no such store.
@@ -40,15 +40,11 @@ class torch_store final : public ::gloo::rendezvous::Store {
     return read_text(until);
   }
   void wait(const std::vector<std::string>& names) override { wait(names, answer_within); }
-  /// Throws: error if not all are there in time.
-  void wait(const std::vector<std::string>& names, const std::chrono::milliseconds& at_most) override {
-    const auto until = clock::now() + at_most;
-    request ask(query::wait);
-    ask.number(std::uint64_t{names.size()});
-    for (const auto& name : names) ask.text('/' + name);
-    write(ask, until);
-    if (read<std::uint8_t>(until) != 0) fail("the answers are not those of such a store");
-  }
+  /// Asks again and again, at most a tenth of a second apart: the server's own wait cannot be ended by who changes its mind.
+  /// Throws: error if not all are there in time; the connection serves on.
+  void wait(const std::vector<std::string>& names, const std::chrono::milliseconds& at_most) override;
+  /// Whether all are there.
+  [[nodiscard]] bool check(const std::vector<std::string>& names);
   /// Removes what this client has set.
   void forget() {
     const auto until = clock::now() + answer_within;
@@ -64,7 +60,7 @@ class torch_store final : public ::gloo::rendezvous::Store {
   using clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds answer_within{10};
   static constexpr std::uint64_t longest_value = 1 << 20;  // of a rank: some hundred bytes
-  enum class query : std::uint8_t { validate = 0, compare_set = 2, get = 3, wait = 6, count = 7, remove = 8 };
+  enum class query : std::uint8_t { validate = 0, compare_set = 2, get = 3, check = 5, count = 7, remove = 8 };
 
   /// Numbers are in the order of bytes of the host, as PyTorch has them.
   struct request {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
@@ -43,6 +44,27 @@ HETSCHED_INLINE void torch_store::set(const std::string& name, const std::vector
   write(ask, until);
   if (read_text(until) != value) throw error("\"" + name + "\" is there with another value");
   own_.push_back(name);
+}
+
+HETSCHED_INLINE bool torch_store::check(const std::vector<std::string>& names) {
+  const auto until = clock::now() + answer_within;
+  request ask(query::check);
+  ask.number(std::uint64_t{names.size()});
+  for (const auto& name : names) ask.text('/' + name);
+  write(ask, until);
+  const auto missing = read<std::uint8_t>(until);
+  if (missing > 1) fail("the answers are not those of such a store");
+  return missing == 0;
+}
+
+HETSCHED_INLINE void torch_store::wait(const std::vector<std::string>& names, const std::chrono::milliseconds& at_most) {
+  using namespace std::chrono_literals;
+  const auto until = clock::now() + at_most;
+  for (auto pause = 1ms; !check(names); pause = std::min<std::chrono::milliseconds>(2 * pause, 100ms)) {
+    const auto left = until - clock::now();
+    if (left <= 0s) throw error("PyTorch's store at " + at_.text() + ": nobody has set \"" + names.front() + "\" in time");
+    std::this_thread::sleep_for(std::min<clock::duration>(pause, left));
+  }
 }
 
 HETSCHED_INLINE void torch_store::ready(short events, clock::time_point until) {

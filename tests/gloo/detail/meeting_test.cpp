@@ -21,6 +21,7 @@
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 #include "../../runtime/dense.hpp"
+#include "../any_store.hpp"
 
 namespace {
 
@@ -127,6 +128,8 @@ TEST_CASE("gloo: ranks meet in a real Redis, where a name serves once") {
   CHECK(meet("one", 20) == 0);
   CHECK(meet("another", 20) == 0);
   CHECK(meet("one", 2) > 0);
+  hetsched::test::check_failures_are_told(where, "fails");
+  hetsched::test::check_ranks_come_and_go(where, "elastic");
   kill(server, SIGKILL);
   (void)result_of(server);
   CHECK_THROWS_AS((void)hetsched::open_gloo_store(where), hetsched::error);

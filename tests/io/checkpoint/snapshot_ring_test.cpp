@@ -5,6 +5,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -149,6 +150,34 @@ TEST_CASE("[threads] snapshots in memory: the one before counts until all have t
   }
   rings.pop_back();
   CHECK(found(rings) == 1);
+}
+
+TEST_CASE("[threads] snapshots in memory: where one rank cannot write, all are told, and keep the one before") {
+  ring_list rings;
+  for (int r = 0; r < 3; ++r) rings.push_back(make_ring());
+  keep(rings, 4);
+  // What rank 1 would write, or is sent, has no folder.
+  const auto folder = std::filesystem::path("/dev/shm") / ("hetsched_ring" + std::to_string(::getpid()) + ".blocked");
+  std::filesystem::remove_all(folder);
+  rings[1] = std::make_unique<snapshot_ring>(folder.string());
+  std::filesystem::remove_all(folder);
+  std::ofstream(folder) << "a file";
+  std::vector<std::string> told(3);
+  on_rings(rings, [&](channel& comm, snapshot_ring& ring) {
+    auto all = values_of(5);
+    try {
+      ring.keep(comm, 5, share(all, comm.rank(), comm.ranks()), 20);
+    } catch (const agreed_error& e) {
+      told[static_cast<std::size_t>(comm.rank())] = e.what();
+    }
+  });
+  for (const auto& text : told) {
+    CHECK(text.starts_with("no snapshot of step 5, as rank 1 cannot write: "));
+    CHECK(text == told[0]);
+  }
+  CHECK(rings[0]->step() == 4);
+  CHECK(rings[2]->step() == 4);
+  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("snapshots in memory that a process has left behind are removed by the next one; those of others stay") {

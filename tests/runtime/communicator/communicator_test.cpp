@@ -2,10 +2,15 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <limits>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include <doctest/doctest.h>
 
+#include <hetsched/runtime/communicator/rank_failure.hpp>
 #include <hetsched/runtime/communicator/router.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
@@ -59,4 +64,32 @@ TEST_CASE("[threads] a tensor or a part of one at either end of a channel") {
   check_byte_plane<tensor>(c, d);
   static_assert(!byte_plane<plain_communicator<threads>>);
   static_assert(!byte_plane<router<threads, decltype(route), threads, plain_communicator<threads>>>);
+}
+
+TEST_CASE("[threads] who cannot take the next step is told to all, the first by rank; who does not come, too") {
+  using channel = thread_communicator<matrix<float>>;
+  const auto ask = [](const std::vector<std::string>& wrong, double deadline_s) {
+    auto ends = channel::connect(static_cast<int>(wrong.size()));
+    std::vector<std::string> told(wrong.size());
+    {
+      std::vector<std::jthread> ranks;
+      for (std::size_t r = 0; r < wrong.size(); ++r)
+        ranks.emplace_back([&, r] {
+          if (wrong[r] == "does not come") return;
+          try {
+            const auto failed = first_failure(ends[r], wrong[r], deadline_s);
+            told[r] = failed ? std::to_string(failed->rank) + ": " + failed->why : "all can";
+          } catch (const communication_error& e) {
+            told[r] = e.what();
+          }
+        });
+    }
+    return told;
+  };
+  using texts = std::vector<std::string>;
+  CHECK(ask({"", "", ""}, 20) == texts(3, "all can"));
+  CHECK(ask({"", "no text\xc3\xa9", "no disk"}, 20) == texts(3, "1: no text\xc3\xa9"));
+  CHECK(ask({std::string(2000, 'x'), ""}, 20) == texts(2, "0: " + std::string(1000, 'x')));
+  const auto late = ask({"", "does not come"}, 0.1);
+  CHECK(late[0].starts_with("rank 0, between steps: "));
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -24,6 +25,7 @@
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/rank_failure.hpp>
 
 namespace hetsched {
 
@@ -51,25 +53,27 @@ class snapshot_ring {
   snapshot_ring& operator=(const snapshot_ring&) = delete;
 
   /// Takes one. All ranks call it between the same steps, each with its share of the state. The one before stays until all have
-  /// this one. Throws: communication_error if a rank fails or is late, and as write_checkpoint_part. Complexity: O(bytes of two
-  /// parts).
+  /// this one. Throws: communication_error if a rank fails or is late; agreed_error, on all ranks, if one cannot write: the
+  /// snapshot before stays then. Complexity: O(bytes of two parts).
   template <class Communicator>
   requires control_plane<Communicator> && byte_plane<Communicator>
   void keep(Communicator& comm, std::int64_t step, std::span<const state_slice> slices, double deadline_s,
             const std::map<std::string, std::string>& info = {}) {
     kept next{.step = step, .parts = comm.ranks(), .held = {comm.rank()}, .info = info};
     if (newest_ && newest_->step == step) newest_.reset();
-    std::filesystem::remove_all(path_of(next));
-    write_checkpoint_part(folder_, step, comm.rank(), slices);
+    std::vector<std::byte> mine, theirs;
+    together(comm, next, deadline_s, [&] {
+      std::filesystem::remove_all(path_of(next));
+      write_checkpoint_part(folder_, step, comm.rank(), slices);
+      if (comm.ranks() > 1) mine = read_part(next, comm.rank());
+    });
     if (comm.ranks() > 1) {
       const int after = (comm.rank() + 1) % comm.ranks(), before = (comm.rank() + comm.ranks() - 1) % comm.ranks();
-      const auto mine = read_part(next, comm.rank());
       const auto sizes = told(comm, {static_cast<double>(mine.size())}, deadline_s);
-      std::vector<std::byte> theirs(size_of(at(sizes, before)[0]));
+      theirs.resize(size_of(at(sizes, before)[0]));
       exchange(comm, {{after, &mine}}, {{before, &theirs}}, deadline_s);
-      write_part(next, before, theirs);
+      together(comm, next, deadline_s, [&] { write_part(next, before, theirs); });
     }
-    (void)told(comm, {}, deadline_s);
     if (newest_) std::filesystem::remove_all(path_of(*newest_));
     std::filesystem::remove_all(folder_ + "/whole");
     newest_ = std::move(next);
@@ -143,6 +147,22 @@ class snapshot_ring {
     std::map<std::string, std::string> info;
   };
 
+  /// Runs work on all ranks; throws agreed_error on all if that of one fails, and removes what there is of the snapshot.
+  template <class Communicator, class Work>
+  void together(Communicator& comm, const kept& next, double deadline_s, Work work) {
+    std::string why;
+    try {
+      work();
+    } catch (const std::exception& e) {
+      why = e.what();
+    }
+    const auto failed = first_failure(comm, why, deadline_s);
+    if (!failed) return;
+    std::error_code none;
+    std::filesystem::remove_all(path_of(next), none);
+    throw agreed_error("no snapshot of step " + std::to_string(next.step) + ", as rank " + std::to_string(failed->rank) +
+                       " cannot write: " + failed->why);
+  }
   static std::size_t size_of(double told) { return static_cast<std::size_t>(told); }
   /// A folder, locked as long as this is open and the process lives; -1: it is locked already.
   static int hold(const std::string& folder) {

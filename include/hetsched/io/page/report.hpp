@@ -55,6 +55,7 @@ struct report {
   std::vector<std::string> drawings = {};  ///< SVG
   std::vector<report_table> tables = {};
   std::vector<report_section> sections = {};
+  int refresh_s = 0;  ///< a page that is open asks for itself anew after so many seconds; 0: never
 };
 
 /// Text of a stage's layers as in plan.json: both ends included.

@@ -242,7 +242,9 @@ namespace hetsched {
 HETSCHED_INLINE std::string to_html(const report& r) {
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>";
+      "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n";
+  if (r.refresh_s > 0) out += "<meta http-equiv=\"refresh\" content=\"" + std::to_string(r.refresh_s) + "\">\n";
+  out += "<title>";
   out += escape_html(r.title) + "</title>\n<style>";
   out += detail::report_style;
   out += "</style>\n</head>\n<body>\n<h1>" + escape_html(r.title) + "</h1>\n<p>" + escape_html(r.summary) +

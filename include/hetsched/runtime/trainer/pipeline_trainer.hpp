@@ -23,6 +23,7 @@
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/rank_failure.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
@@ -107,8 +108,9 @@ class pipeline_trainer {
   /// output, const Target&) -> loss_value<Tensor>, as trainer_options::loss_in_parts says, or one that enqueues its work, as the
   /// executor's. Parameters change only when all ranks have told that their gradients are whole. Nothing is allocated after the
   /// first step, if layers, loss, optimizer and communicator allocate nothing. Throws: as pipeline_executor::step;
-  /// communication_error; input_error for what is not finite (if asked for) and for optimizers that are set differently.
-  /// Parameters and optimizer are then as after the last committed step, and the communicator cannot be used again. An optimizer
+  /// communication_error; agreed_error for what is not finite (if asked for) and for optimizers that are set differently.
+  /// Parameters and optimizer are then as after the last committed step, and the communicator cannot be used again, but for
+  /// checkpoints behind an agreed_error. An optimizer
   /// that throws leaves parameters half updated. Where a process is killed or cut off in the moment of agreement, others may be
   /// one step apart: committed_step() tells.
   template <class Targets, class Loss>
@@ -267,11 +269,6 @@ class pipeline_trainer {
   [[nodiscard]] std::string here(const std::string& when) const {
     return "rank " + std::to_string(comm_.rank()) + ", " + (when.empty() ? "step " + std::to_string(step_) : when);
   }
-
-  /// Found by every rank from what all have told: they need no word of each other's failure.
-  struct agreed_error : input_error {
-    using input_error::input_error;
-  };
 
   template <class Targets, class Loss>
   void pass(std::span<const Tensor> inputs, const Targets& targets, Loss& loss, bool last) {
