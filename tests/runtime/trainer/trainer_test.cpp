@@ -300,23 +300,14 @@ TEST_CASE("[threads] layers move between steps: the bits are those of a restart 
     for (std::size_t s = 0; s + 1 < cuts.size(); ++s) layout.pipelines[0].stages[s].layers = {cuts[s], cuts[s + 1]};
     return layout;
   };
-  auto data_ranks = part("1f1b", 2, 6, {0, 5, 9});
-  data_ranks.pipelines[0].microbatch_size = 2;
-  data_ranks.pipelines[0].groups.assign(2, {.degrees = {.data = 2}});
-  auto sharded = data_ranks;
-  sharded.pipelines[0].stages[0].layers = {0, 3};
-  sharded.pipelines[0].stages[1].layers = {3, 9};
-  sharded.pipelines[0].groups.assign(2, {.degrees = {.data = 2}, .zero = 2});
   const auto shape = [](int, int rows) {
     return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width};
   };
-  // Cuts; a schedule of several stages per rank; two pipelines in place of one; groups of devices.
+  // Cuts; schedules of several stages per rank; two pipelines in place of one.
   for (const auto& layouts : std::vector<std::vector<training_layout>>{
            {part("1f1b", 4, 6), part("1f1b", 4, 6, {0, 1, 6, 8, 9}), part("zb_h1", 4, 6, {0, 4, 5, 6, 9})},
            {part("1f1b", 4, 8, {0, 1, 2, 3, 9}), part("interleaved_1f1b", 4, 8), part("chimera", 4, 8)},
-           {part("1f1b", 4, 6), side_by_side({part("1f1b", 2, 2), part("zb_v", 2, 4)}), part("gpipe", 4, 6)},
-           {data_ranks, sharded, data_ranks}}) {
-    CAPTURE(layouts[0].pipelines[0].groups.size());
+           {part("1f1b", 4, 6), side_by_side({part("1f1b", 2, 2), part("zb_v", 2, 4)}), part("gpipe", 4, 6)}}) {
     CAPTURE(layouts[1].pipelines[0].order.stages);
     const trainer_options options{.clip_norm = 0.7, .shard_optimizer = layouts[1].pipelines.size() > 1};
     // Two steps under each of them in turn.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+// Tested by tests/runtime/trainer/trainer_test.cpp.
 
 #include <algorithm>
 #include <cstddef>
