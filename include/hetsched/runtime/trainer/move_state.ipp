@@ -104,8 +104,7 @@ HETSCHED_INLINE std::vector<state_moves::runs_with> state_moves::runs(int me, co
     each_pair(of_rank[as_size(me)].owned, of_rank[r].wanted, [&](std::size_t i, std::size_t k) {
       const auto& to = of_rank[r].wanted[k];
       for_each_shared(owned[i].rows.of, to.of, [&](std::size_t first, std::size_t last, std::size_t a, std::size_t) {
-        found[r].out.push_back(
-            {.from = byte_of(owned[i], first, a), .to = nullptr, .bytes = (last - first) * sizes_[to.tensor]});
+        found[r].out.push_back({.from = byte_of(owned[i], first, a), .to = nullptr, .bytes = (last - first) * sizes_[to.tensor]});
         return true;
       });
     });

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include <hetsched/cluster/degrees.hpp>
+#include <hetsched/core/detail/state_rows.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
-#include <hetsched/core/detail/state_rows.hpp>
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -673,7 +673,7 @@ class pipeline_trainer {
   std::int64_t passes_ = 0;     ///< since the last step
   std::vector<double> losses_;  ///< by microbatch, of all passes
   std::vector<layer_time> layer_times_;
-  double factor_ = 1;           ///< that gradients are still to be multiplied by, if the optimizer does so
+  double factor_ = 1;  ///< that gradients are still to be multiplied by, if the optimizer does so
   bool equal_sizes_ = true;
 };
 
