@@ -175,7 +175,7 @@ TEST_CASE("[threads] a layer gets slower by two on one rank: within ten steps la
     }
   });
   CHECK(moves[0] > 0);
-  CHECK(played_s(even, now, microbatches) > 1.25 * best_s);
+  CHECK(played_s(even, now, microbatches) > 1.15 * best_s);
   for (std::size_t r = 0; r < ranks; ++r) {
     CHECK(cuts[r] == cuts[0]);
     CHECK(losses[r] == losses[0]);
