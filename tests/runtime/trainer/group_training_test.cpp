@@ -121,14 +121,12 @@ result alone(const toy<double>& t, const training_layout& layout, int steps) {
 }
 
 template <class MakeLayer, class Optimizer = sgd>
-std::vector<result> on_devices(
-    const toy<double>& t, const training_layout& layout, int steps, MakeLayer make_layer, const trainer_options& options = {},
-    const Optimizer& optimizer = {.learning_rate = rate}, const std::vector<training_layout>& moves = {}) {
+std::vector<result> on_devices(const toy<double>& t, const training_layout& layout, int steps, MakeLayer make_layer,
+                               const trainer_options& options = {}, const Optimizer& optimizer = {.learning_rate = rate},
+                               const std::vector<training_layout>& moves = {}) {
   std::vector<result> all(static_cast<std::size_t>(layout.ranks()));
   hetsched::run_on_threads(channel::connect(layout.ranks()), [&](channel& comm) {
-    const auto shape = [](int, int rows) {
-      return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width};
-    };
+    const auto shape = [](int, int rows) { return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width}; };
     auto trainer = hetsched::make_trainer<tensor>(layout, make_layer, shape, comm, optimizer, options);
     auto& own = all[static_cast<std::size_t>(comm.rank())];
     own.parameters.resize(static_cast<std::size_t>(t.layers));

@@ -300,9 +300,7 @@ TEST_CASE("[threads] layers move between steps: the bits are those of a restart 
     for (std::size_t s = 0; s + 1 < cuts.size(); ++s) layout.pipelines[0].stages[s].layers = {cuts[s], cuts[s + 1]};
     return layout;
   };
-  const auto shape = [](int, int rows) {
-    return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width};
-  };
+  const auto shape = [](int, int rows) { return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width}; };
   // Cuts; schedules of several stages per rank; two pipelines in place of one.
   for (const auto& layouts : std::vector<std::vector<training_layout>>{
            {part("1f1b", 4, 6), part("1f1b", 4, 6, {0, 1, 6, 8, 9}), part("zb_h1", 4, 6, {0, 4, 5, 6, 9})},
@@ -313,7 +311,9 @@ TEST_CASE("[threads] layers move between steps: the bits are those of a restart 
     // Two steps under each of them in turn.
     const auto moved = train<double, sgd>(t, layouts[0], 6, usual, options, [&](toy_trainer<double, sgd>& trainer, int rank) {
       const auto step = static_cast<std::size_t>(trainer.committed_step());
-      if (step % 2 == 0 && step > 0) trainer.move_layers(layouts[step / 2], [&](int l) { return t.make(l); }, shape);
+      if (step % 2 == 0 && step > 0)
+        trainer.move_layers(
+            layouts[step / 2], [&](int l) { return t.make(l); }, shape);
       CHECK(trainer.committed_step() == static_cast<std::int64_t>(step));
       CHECK(trainer.layout() == layouts[step / 2]);
       CHECK(trainer.place() == layouts[step / 2].place_of(rank));
@@ -361,12 +361,11 @@ TEST_CASE("[threads] layouts that differ, or are of other layers or ranks, move 
   other.pipelines[0].stages[0].layers.last = other.pipelines[0].stages[1].layers.first = 2;
   fewer.layers = 8;
   fewer.pipelines[0].stages[2].layers.last = 8;
-  const auto shape = [](int, int rows) {
-    return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width};
-  };
+  const auto shape = [](int, int rows) { return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width}; };
   const auto tried = train<double, sgd>(t, layout, 2, usual, {}, [&](toy_trainer<double, sgd>& trainer, int rank) {
     const auto move = [&](const training_layout& next) {
-      trainer.move_layers(next, [&](int l) { return t.make(l); }, shape);
+      trainer.move_layers(
+          next, [&](int l) { return t.make(l); }, shape);
     };
     CHECK_THROWS_WITH_AS(move(fewer), "a training of 9 layers on 3 ranks cannot go on with 8 on 3", input_error);
     CHECK_THROWS_AS(move(even_layout(t.layers, schedule_of("1f1b", 2, 4))), input_error);
