@@ -362,7 +362,8 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
       } else if (std::abs(next.now_s - told_s) > 0.1 * told_s) {
         if (speaks)
           say("step " + std::to_string(now) + ": as stages and links are measured, an iteration takes " +
-              format_seconds(next.now_s) + ", and no other order less than " + format_seconds(next.then_s));
+              format_seconds(next.now_s) + ", and no other " + (watch ? "cuts or order" : "order") + " less than " +
+              format_seconds(next.then_s));
         told_s = next.now_s;
       }
     }

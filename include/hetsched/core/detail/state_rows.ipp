@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/detail/state_rows.hpp>
 #include <hetsched/core/error.hpp>

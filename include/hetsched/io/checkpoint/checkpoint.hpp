@@ -13,8 +13,8 @@
 #include <vector>
 
 #include <hetsched/core/checksum.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/core/detail/state_rows.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/checkpoint/checkpoint_manifest.hpp>

@@ -7,8 +7,6 @@
 
 namespace hetsched {
 
-HETSCHED_INLINE void checkpoint_writer::copy(std::span<const state_slice> slices) {
-  slices_ = detail::copies_in(copy_, slices);
-}
+HETSCHED_INLINE void checkpoint_writer::copy(std::span<const state_slice> slices) { slices_ = detail::copies_in(copy_, slices); }
 
 }  // namespace hetsched

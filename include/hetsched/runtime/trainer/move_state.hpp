@@ -60,11 +60,12 @@ class state_moves {
 }  // namespace detail
 
 /// Fills the slices that each rank wants with what ranks own between them, over the communicator and without files: how a
-/// training goes on under another plan at once. All ranks call it, with the same tensors in `wanted`, as
-/// pipeline_trainer::state() lists them: those that a rank has nothing of without elements. Of `owned` each element is on one
-/// rank, as in state(true). What is owned must not be wanted in place: it is a copy, or of another trainer. Throws: input_error
-/// unless it is so, and communication_error if a rank fails or is late; the communicator has then been aborted, and slices may be
-/// filled in part. Complexity: O(n log n + rows) for the n slices of all ranks; holds what this rank sends and gets twice.
+/// training goes on under another plan at once. All ranks call it, with the same tensors in `wanted`, as those that
+/// pipeline_trainer::state() lists: what a rank has nothing of without elements. Of `owned` each element is on one rank, as in
+/// state(true), and none is wanted in place: they are copies, or of another trainer.
+/// Throws: input_error unless it is so, and communication_error if a rank fails or is late; the communicator has then been
+/// aborted, and slices may be filled in part.
+/// Complexity: O(n log n + rows) for the n slices of all ranks; holds what this rank sends and gets twice.
 /// Example:
 ///   auto slices = next.state();
 ///   move_state(comm, before.state(true), slices, 30);

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/runtime/layout/detail/digest.hpp>
@@ -14,32 +18,35 @@ inline constexpr std::size_t numbers_per_piece = 5;
 
 HETSCHED_INLINE state_moves::state_moves(std::span<const state_slice> owned, std::span<const state_slice> wanted)
     : owned_(owned), wanted_(wanted) {
-  std::map<std::pair<int, std::string_view>, std::size_t> numbers;
-  std::map<std::pair<int, std::string_view>, const state_slice*> tensors;
-  for (const auto& w : wanted) tensors.emplace(std::pair(w.layer, std::string_view(w.name)), &w);
+  struct listed {
+    const state_slice* slice;
+    std::size_t number = 0;
+  };
+  std::map<std::pair<int, std::string_view>, listed> tensors;
+  for (const auto& w : wanted) tensors.emplace(std::pair(w.layer, std::string_view(w.name)), listed{&w});
   digest list;
-  for (const auto& [key, s] : tensors) {
-    numbers.emplace(key, sizes_.size());
-    sizes_.push_back(element_size(*s));
-    list.add(std::int64_t{s->layer}).add(std::string_view(s->name)).add(std::string_view(s->element));
-    for (const auto extent : s->shape) list.add(static_cast<std::int64_t>(extent));
+  for (auto& [key, t] : tensors) {
+    const auto& s = *t.slice;
+    t.number = sizes_.size();
+    sizes_.push_back(element_size(s));
+    list.add(std::int64_t{s.layer}).add(std::string_view(s.name)).add(std::string_view(s.element));
+    for (const auto extent : s.shape) list.add(static_cast<std::int64_t>(extent));
   }
   told_ = {list.number()};
   for (const auto& slices : {owned, wanted}) {
     const auto count = told_.size();
     told_.push_back(0);
     for (const auto& s : slices) {
-      const std::pair key(s.layer, std::string_view(s.name));
-      const auto found = numbers.find(key);
-      if (found == numbers.end()) throw input_error(tensor_text(s.layer, s.name) + ": no rank wants any of it");
-      const auto& known = *tensors.at(key);
+      const auto found = tensors.find({s.layer, s.name});
+      if (found == tensors.end()) throw input_error(tensor_text(s.layer, s.name) + ": no rank wants any of it");
+      const auto& known = *found->second.slice;
       if (s.element != known.element || s.shape != known.shape)
         throw input_error(tensor_text(s.layer, s.name) + ": found " + shape_text(s.element, s.shape) + ", expected " +
                           shape_text(known.element, known.shape));
       if (s.bytes.empty()) continue;
-      const auto rows = rows_held(s, sizes_[found->second]).of;
+      const auto rows = rows_held(s, sizes_[found->second.number]).of;
       ++told_[count];
-      for (const auto number : {found->second, rows.first, rows.length, rows.rows, rows.apart})
+      for (const auto number : {found->second.number, rows.first, rows.length, rows.rows, rows.apart})
         told_.push_back(static_cast<double>(number));
     }
   }
