@@ -246,6 +246,7 @@ int train_as_told(const train::arguments& given, bool& meets) {
   if ((given.elastic || given.join) && (given.place.transport != "gloo" || !has_state))
     throw input_error(std::string(given.join ? "--join" : "--elastic") +
                       " needs --transport gloo, and --checkpoint or --snapshot-every to go on from");
+  if (given.replan_layers && given.replan_every == 0) throw input_error("--replan-layers needs --replan-every");
   if (given.snapshot_every > 0 && !given.elastic) throw input_error("--snapshot-every needs --elastic");
   if (given.dry_run && given.join) throw input_error("--dry-run: a process that joins a training has nothing to try alone");
   j.place = train::find_place(given.place);
@@ -406,6 +407,8 @@ int main(int argc, char** argv) {
   app.add_option("--replan-gain", given.replan_gain, "share of the iteration by which another order has to be shorter")
       ->check(CLI::Range(-1.0, 1.0))
       ->capture_default_str();
+  app.add_flag("--replan-layers", given.replan_layers,
+               "with --replan-every: layers move between stages, too, for what they took on each rank");
   app.add_flag("--elastic", given.elastic,
                "gloo: if ranks are lost, the others go on from the last checkpoint, in the same processes");
   app.add_option("--snapshot-every", given.snapshot_every,

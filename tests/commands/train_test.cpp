@@ -201,6 +201,45 @@ TEST_CASE("the order of work is solved again for what stages take, and losses st
   CHECK(contains(bad.errors, "--replan-every needs schedules of one direction"));
 }
 
+TEST_CASE("layers move to where a plan for the measured times has them, on threads and over Gloo, and losses stay") {
+  const workplace w;
+  const std::string deep = "hetsched-train --layers 6 --hidden 32 --heads 4 --sequence 32 --microbatches 4 ",
+                    many = deep + "--steps 20 ";
+  REQUIRE(w.run(many + "--ranks 1 --losses one.csv").status == 0);
+  // All blocks are the first rank's.
+  w.put("plan.json", plan_of({{0, 6}, {7, 7}}));
+  const auto moving = many + "--plan plan.json --replan-every 2 --replan-layers --losses moved.csv --out-plan moved.json ";
+  const auto check = [&](const finished& r) {
+    CAPTURE(r.errors);
+    CHECK(r.status == 0);
+    CHECK(contains(r.errors, ": layers move, for "));
+    CHECK(contains(r.errors, ", as layers and links are measured: layers 0-"));
+    CHECK(w.get("moved.csv") == w.get("one.csv"));
+    const auto moved = parse_plan(w.get("moved.json"), "moved.json").plan;
+    REQUIRE(moved.pipelines.at(0).stages.size() == 2);
+    CHECK(moved.pipelines[0].stages[0].layers.last < 7);
+    CHECK(moved.pipelines[0].stages[1].layers == layer_range{moved.pipelines[0].stages[0].layers.last, 8});
+    CHECK(moved.predicted.iteration_s > 0);
+    // What is written is a plan that runs.
+    CHECK(w.run(many + "--plan moved.json --losses again.csv").status == 0);
+    CHECK(w.get("again.csv") == w.get("one.csv"));
+  };
+  check(w.run(moving + "--checkpoint state --every 10"));
+  const auto more = w.run(deep + "--steps 22 --ranks 3 --checkpoint state --resume --losses more.csv");
+  CAPTURE(more.errors);
+  CHECK(more.status == 0);
+  REQUIRE(w.run(deep + "--steps 22 --ranks 1 --losses whole.csv").status == 0);
+  CHECK(rows_from(w.get("more.csv"), 20) == rows_from(w.get("whole.csv"), 20));
+  const auto bad = w.run(many + "--replan-layers");
+  CHECK(bad.status == 2);
+  CHECK(contains(bad.errors, "--replan-layers needs --replan-every"));
+  if (without_gloo(w)) return;
+  for (const auto* file : {"moved.csv", "moved.json"}) fs::remove(w.path(file));
+  auto all = start_ranks(w, 2, "moved", [&](int) { return moving; });
+  check(all[0].wait(60));
+  CHECK(all[1].wait(60).status == 0);
+}
+
 TEST_CASE("batches that are accumulated are one step") {
   const workplace w;
   const auto losses = [&](const std::string& options) {

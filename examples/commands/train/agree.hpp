@@ -28,6 +28,7 @@ namespace train {
           {"--snapshot-every", std::to_string(given.snapshot_every)},
           {"--replan-every", std::to_string(given.replan_every)},
           {"--replan-gain", std::to_string(given.replan_gain)},
+          {"--replan-layers", flag(given.replan_layers)},
           {"--trace-steps", std::to_string(given.trace_steps)},
           {"--validation", flag(!given.validation.empty())},
           {"--validate-every", std::to_string(given.validate_every)},

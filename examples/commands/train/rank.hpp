@@ -38,6 +38,7 @@
 #include <train/notes.hpp>
 #include <train/plan.hpp>
 #include <train/rate.hpp>
+#include <train/recut.hpp>
 #include <train/reschedule.hpp>
 #include <train/status.hpp>
 #include <train/training.hpp>
@@ -155,26 +156,24 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   const auto backend = here.make_backend();
   const auto bound = backend.bind();
   std::optional<trainer_type> made;
+  const auto make_one = [&](int layer, const typename trainer_type::group_type& group) {
+    return here.make_layer(j.config, layer, group, recompute);
+  };
+  const auto shape_after = [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); };
   try {
-    made.emplace(
-        layout,
-        [&](int layer, const typename trainer_type::group_type& group) {
-          return here.make_layer(j.config, layer, group, recompute);
-        },
-        [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); }, comm,
-        typename Rank::optimizer{make_optimizer(given)},
-        trainer_options{.deadline_s = deadline_s,
-                        .clip_norm = given.clip,
-                        .ties = gpt::ties(j.config),
-                        .on_nonfinite = nonfinite::fail,
-                        .loss_in_parts = true,
-                        .boundary_layout =
-                            [&](const tensor_shape& whole, const degrees& d) {
-                              const std::int64_t sequence = j.config.sequence;
-                              return boundary_layout(d, static_cast<std::int64_t>(whole[0]) / sequence, sequence,
-                                                     static_cast<std::int64_t>(whole[1]));
-                            }},
-        backend, here.make_stager());
+    made.emplace(layout, make_one, shape_after, comm, typename Rank::optimizer{make_optimizer(given)},
+                 trainer_options{.deadline_s = deadline_s,
+                                 .clip_norm = given.clip,
+                                 .ties = gpt::ties(j.config),
+                                 .on_nonfinite = nonfinite::fail,
+                                 .loss_in_parts = true,
+                                 .boundary_layout =
+                                     [&](const tensor_shape& whole, const degrees& d) {
+                                       const std::int64_t sequence = j.config.sequence;
+                                       return boundary_layout(d, static_cast<std::int64_t>(whole[0]) / sequence, sequence,
+                                                              static_cast<std::int64_t>(whole[1]));
+                                     }},
+                 backend, here.make_stager());
   } catch (const input_error& e) {
     throw known_to_all(e.what());
   }
@@ -268,6 +267,16 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   const bool wants_replans = given.replan_every > 0;
   if (wants_replans && !may_reschedule(layout))
     throw known_to_all("--replan-every needs schedules of one direction with a stage per rank");
+  auto now_planned = plan.plan;  // with its layers where they are
+  std::optional<layer_watch> watch;
+  std::vector<layer_bytes> bytes_by_pipeline;
+  if (given.replan_layers) {
+    if (!byte_plane<Communicator> || some > 0) throw known_to_all("--replan-layers needs ranks on the host");
+    std::vector<double> expected_s;
+    work_together(comm, deadline_s, "timing layers", [&](const auto& alive) { expected_s = here.time_layers(j, size, alive); });
+    watch.emplace(comm, expected_s, deadline_s);
+    for (const auto& line : plan.plan.pipelines) bytes_by_pipeline.push_back(bytes_of_layers(line, trainer.parameters()));
+  }
   std::deque<timeline> recent;  // the last steps, as measured
   double told_s = 0;            // of the iteration, when the order was solved last
   // Since the last call; -1: the communicator does not count.
@@ -311,6 +320,7 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
       break;
     }
     if (wants_timelines || wants_replans) recent.push_back(trainer.measured());
+    if (watch) watch->add(trainer.layer_times());
     if (recent.size() > static_cast<std::size_t>(std::max(given.trace_steps, given.replan_every))) recent.pop_front();
     result.losses.push_back(done.loss);
     losses.add(step, done.loss);
@@ -371,14 +381,31 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
         taken.insert(taken.end(), measured.begin(), measured.end());
       }
       // Clocks are compared by the first rank: all take its numbers.
-      auto next = solve_again(plan.plan, orders, gather(comm, taken, deadline_s, "measured times").front());
-      if (next.then_s < (1 - given.replan_gain) * next.now_s) {
+      const auto numbers = gather(comm, taken, deadline_s, "measured times").front();
+      new_cuts cuts;
+      if (watch) cuts = cut_again(now_planned, layout, orders, bytes_by_pipeline, watch->tell(comm), numbers, given.replan_gain);
+      auto next = watch ? std::move(cuts.orders) : solve_again(now_planned, orders, numbers);
+      if (cuts.moved || next.then_s < (1 - given.replan_gain) * next.now_s) {
         if (speaks)
-          say("step " + std::to_string(now) + ": works in another order, for " + format_seconds(next.then_s) +
-              " per iteration instead of " + format_seconds(next.now_s) + ", as stages and links are measured");
+          say("step " + std::to_string(now) + ": " + (cuts.moved ? "layers move" : "works in another order") + ", for " +
+              format_seconds(next.then_s) + " per iteration instead of " + format_seconds(next.now_s) + ", as " +
+              (watch ? "layers" : "stages") + " and links are measured" + (cuts.moved ? ": " + cuts_text(cuts.lines) : ""));
         std::vector<schedule> run;
         for (std::size_t p = 0; p < next.orders.size(); ++p) run.push_back(as_run(next.orders[p], layout.pipelines[p]));
-        trainer.reschedule(run);
+        if constexpr (byte_plane<Communicator>)
+          if (cuts.moved) {
+            for (std::size_t p = 0; p < run.size(); ++p) {
+              layout.pipelines[p].order = run[p];
+              for (std::size_t s = 0; s < cuts.lines[p].stages.size(); ++s)
+                layout.pipelines[p].stages[s].layers = cuts.lines[p].stages[s].layers;
+            }
+            trainer.move_layers(layout, make_one, shape_after);
+            now_planned.pipelines = std::move(cuts.lines);
+            now_planned.gradient_sync.clear();  // of layers that are elsewhere now
+            now_planned.predicted = {.iteration_s = next.then_s};
+            now_planned.evidence.reset();
+          }
+        if (!cuts.moved) trainer.reschedule(run);
         orders = std::move(next.orders);
         ran = "auto";
         recent.clear();
@@ -386,7 +413,8 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
       } else if (std::abs(next.now_s - told_s) > 0.1 * told_s) {
         if (speaks)
           say("step " + std::to_string(now) + ": as stages and links are measured, an iteration takes " +
-              format_seconds(next.now_s) + ", and no other order less than " + format_seconds(next.then_s));
+              format_seconds(next.now_s) + ", and no other " + (watch ? "cuts or order" : "order") + " less than " +
+              format_seconds(next.then_s));
         told_s = next.now_s;
       }
     }
@@ -424,6 +452,7 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
     }
   }
   result.plan = plan;
+  result.plan.plan = std::move(now_planned);
   if (!ran.empty())
     for (std::size_t p = 0; p < layout.pipelines.size(); ++p) set_order(result.plan.plan.pipelines[p], ran, orders[p]);
   result.layout = trainer.layout();

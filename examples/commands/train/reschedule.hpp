@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -93,22 +94,31 @@ struct new_orders {
   double now_s = 0, then_s = 0;  ///< the longest pipeline, as played for what is measured
 };
 
+/// What `auto` finds for a pipeline's times, within the memory of the plan, or the order that it has; `now`: none if the pipeline
+/// is to be another one.
+inline void add_order(new_orders& found, hetsched::pipeline_plan line, const hetsched::schedule* now) {
+  line.schedule = {.name = std::string(hetsched::auto_schedule_name), .actions = {}};
+  for (auto& s : line.stages) s.warmup = 0;
+  const auto times = hetsched::to_pipeline(line);
+  const auto order = hetsched::order_of(line, hetsched::activation_rooms(line));
+  if (order)
+    found.orders.push_back(order->order);
+  else if (now)
+    found.orders.push_back(*now);
+  else
+    found.then_s = std::numeric_limits<double>::infinity();
+  if (now) found.now_s = std::max(found.now_s, hetsched::simulate(times, *now).makespan_s);
+  if (order || now) found.then_s = std::max(found.then_s, hetsched::simulate(times, found.orders.back()).makespan_s);
+}
+
 /// What `auto` finds for what is measured, within the memory of the plan. The same on all ranks for the same numbers.
 [[nodiscard]] inline new_orders solve_again(const hetsched::plan& p, const std::vector<hetsched::schedule>& orders,
                                             const std::vector<double>& numbers) {
   new_orders found;
   std::size_t first = 0;
   for (std::size_t i = 0; i < p.pipelines.size(); ++i) {
-    auto line = with_measured(p.pipelines[i], numbers.data() + first);
-    first += numbers_per_stage * line.stages.size();
-    line.schedule = {.name = std::string(hetsched::auto_schedule_name), .actions = {}};
-    for (auto& s : line.stages) s.warmup = 0;
-    const auto times = hetsched::to_pipeline(line);
-    const auto& now = orders[i];
-    const auto order = hetsched::order_of(line, hetsched::activation_rooms(line));
-    found.orders.push_back(order ? order->order : now);
-    found.now_s = std::max(found.now_s, hetsched::simulate(times, now).makespan_s);
-    found.then_s = std::max(found.then_s, hetsched::simulate(times, found.orders.back()).makespan_s);
+    add_order(found, with_measured(p.pipelines[i], numbers.data() + first), &orders[i]);
+    first += numbers_per_stage * p.pipelines[i].stages.size();
   }
   return found;
 }

@@ -47,6 +47,7 @@ struct arguments {
   int snapshot_every = 0;  ///< steps; 0: never
   int replan_every = 0;    ///< steps; 0: never
   double replan_gain = 0.05;
+  bool replan_layers = false;                     ///< layers move between stages, too
   std::string device = "cpu", products = "bf16";  ///< where ranks compute, and of what numbers products are on GPUs
   bool graphs = false, nccl = false;
 };

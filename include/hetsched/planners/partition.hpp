@@ -24,6 +24,8 @@ struct partition_problem {
   number_table memory_bytes = {};      ///< of a device, by kind; empty: enough for anything
   warmup_rule warmup = warmup_rule::exact;
   double epsilon = default_epsilon;  ///< H-1F1B's tolerance
+  /// Stages on all devices, in the order of the kinds: those that are at work already, between which layers are to move.
+  bool in_order = false;
 };
 
 /// Stage i computes layers [cuts[i], cuts[i + 1]) on a device of kinds[i].
@@ -38,11 +40,12 @@ struct chain_partition {
   friend bool operator==(const chain_partition&, const chain_partition&) = default;
 };
 
-/// Cuts a chain of layers over devices of several kinds, in any order of the kinds; stages on devices of one kind follow each
-/// other. interop_dp of arrays.
+/// Cuts a chain of layers over devices of several kinds, in any order of the kinds unless it is told; stages on devices of one
+/// kind follow each other. interop_dp of arrays; in order: for periods from the longest down the cuts of the least
+/// sum (t_i + 2 c_i), of which the simulation takes the best, and moves single layers as long as that helps.
 /// Returns: the partition of the shortest iteration; else a refusal that says what memory lacks.
 /// Throws: input_error for arrays whose sizes do not fit each other, and times or bytes that are negative or not finite.
-/// Complexity, Determinism, Source: as interop_dp.
+/// Complexity, Determinism, Source: as interop_dp; in order O(S L^2) for each period that the cuts of the one before do without.
 /// Example:
 ///   const auto found = partition({.seconds = {{1, 1, 1, 1, 1, 1}, {2, 2, 2, 2, 2, 2}},
 ///                                 .devices = {1, 1}, .microbatches = 16, .transfer_s = {.1, .1, .1, .1, .1}});

@@ -120,21 +120,20 @@ result alone(const toy<double>& t, const training_layout& layout, int steps) {
   return found;
 }
 
-template <class MakeLayer>
+template <class MakeLayer, class Optimizer = sgd>
 std::vector<result> on_devices(const toy<double>& t, const training_layout& layout, int steps, MakeLayer make_layer,
-                               const trainer_options& options = {}) {
+                               const trainer_options& options = {}, const Optimizer& optimizer = {.learning_rate = rate},
+                               const std::vector<training_layout>& moves = {}) {
   std::vector<result> all(static_cast<std::size_t>(layout.ranks()));
   hetsched::run_on_threads(channel::connect(layout.ranks()), [&](channel& comm) {
-    auto trainer = hetsched::make_trainer<tensor>(
-        layout, make_layer,
-        [](int, int rows) {
-          return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width};
-        },
-        comm, sgd{.learning_rate = rate}, options);
+    const auto shape = [](int, int rows) { return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width}; };
+    auto trainer = hetsched::make_trainer<tensor>(layout, make_layer, shape, comm, optimizer, options);
     auto& own = all[static_cast<std::size_t>(comm.rank())];
     own.parameters.resize(static_cast<std::size_t>(t.layers));
     const auto p = static_cast<std::size_t>(layout.pipeline_of(comm.rank()));
     for (int i = 0; i < steps; ++i) {
+      if (i > 0 && i <= static_cast<int>(moves.size()))
+        trainer.move_layers(moves[static_cast<std::size_t>(i - 1)], make_layer, shape);
       std::vector<tensor> inputs, targets;
       for (int m = 0; m < trainer.pipeline().order.microbatches; ++m) {
         const auto [input, target] = t.batch(layout, trainer.committed_step(), p, m);
@@ -266,6 +265,25 @@ TEST_CASE("[threads] shares of the state that ZeRO shares out change no bit, and
       if (share == 0) CHECK(state[static_cast<std::size_t>(r)] == 0);
     }
   }
+}
+
+TEST_CASE("[threads] layers move between groups of data ranks, whoever keeps the optimizer's state, and change no bit") {
+  const toy<double> t{.layers = 8};
+  const auto layout = grouped(t.layers, schedule_of("1f1b", 2, 3), 12, data_only({3, 3}));
+  auto moved = layout;
+  moved.pipelines[0].stages[0].layers.last = moved.pipelines[0].stages[1].layers.first = 6;
+  auto sharded = layout;
+  sharded.pipelines[0].stages[0].layers.last = sharded.pipelines[0].stages[1].layers.first = 1;
+  for (auto& g : sharded.pipelines[0].groups) g.zero = 2;
+  sharded.pipelines[0].groups[1].state_shares = {0.5, 0.5, 0};
+  const auto make = [&](int l) { return t.make(l); };
+  const adamw usual{.learning_rate = rate};
+  const trainer_options options{.bucket_bytes = 64};
+  const auto still = on_devices(t, layout, 5, make, options, usual);
+  auto expected = still.front();
+  for (std::size_t l = 0; l < expected.parameters.size(); ++l)
+    if (expected.parameters[l].empty()) expected.parameters[l] = still.back().parameters[l];
+  check_same(on_devices(t, layout, 5, make, options, usual, {moved, sharded, layout, moved}), expected);
 }
 
 TEST_CASE("[threads] a layout that does not cut whole samples over data cannot be uneven") {

@@ -14,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -257,6 +258,122 @@ TEST_CASE("[threads] schedules may change between steps: the bits stay") {
                          "rank 1 does not train what the others do, it differs in: schedules", input_error);
   });
   CHECK(std::equal(apart.losses.begin(), apart.losses.end(), expected.losses.begin()));
+}
+
+namespace {
+
+/// Restarts from what all ranks held: every tensor whole, by layer and name.
+struct whole_state {
+  std::mutex guard;
+  std::map<std::pair<int, std::string>, std::vector<std::byte>> tensors;
+
+  void take(std::span<const state_slice> owned) {
+    const std::lock_guard lock(guard);
+    for (const auto& s : owned) visit(s, [](std::byte* whole, std::byte* held, std::size_t n) { std::memcpy(whole, held, n); });
+  }
+  void give(std::span<const state_slice> wanted) {
+    const std::lock_guard lock(guard);
+    for (const auto& s : wanted) visit(s, [](std::byte* whole, std::byte* held, std::size_t n) { std::memcpy(held, whole, n); });
+  }
+
+ private:
+  template <class Copy>
+  void visit(const state_slice& s, Copy copy) {
+    std::size_t size = static_cast<std::size_t>(std::stoi(s.element.substr(1))) / 8, all = size;
+    for (const auto extent : s.shape) all *= extent;
+    auto& whole = tensors[{s.layer, s.name}];
+    whole.resize(all);
+    if (s.bytes.empty()) return;
+    const auto length = s.held_apart > 0 ? s.bytes.size() - (s.rows - 1) * s.held_apart * size : s.bytes.size() / s.rows;
+    for (std::size_t r = 0; r < s.rows; ++r)
+      copy(whole.data() + (s.first + r * s.apart) * size,
+           s.bytes.data() + (s.held_apart > 0 ? r * s.held_apart * size : r * length), length);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("[threads] layers move between steps: the bits are those of a restart under the new layout") {
+  const toy<double> t{.seed = 41, .ties = some_ties};
+  const auto part = [&](std::string_view name, int ranks, int microbatches, std::vector<int> cuts = {}) {
+    auto layout = even_layout(t.layers, schedule_of(name, ranks, microbatches));
+    for (std::size_t s = 0; s + 1 < cuts.size(); ++s) layout.pipelines[0].stages[s].layers = {cuts[s], cuts[s + 1]};
+    return layout;
+  };
+  const auto shape = [](int, int rows) { return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width}; };
+  // Cuts; schedules of several stages per rank; two pipelines in place of one.
+  for (const auto& layouts : std::vector<std::vector<training_layout>>{
+           {part("1f1b", 4, 6), part("1f1b", 4, 6, {0, 1, 6, 8, 9}), part("zb_h1", 4, 6, {0, 4, 5, 6, 9})},
+           {part("1f1b", 4, 8, {0, 1, 2, 3, 9}), part("interleaved_1f1b", 4, 8), part("chimera", 4, 8)},
+           {part("1f1b", 4, 6), side_by_side({part("1f1b", 2, 2), part("zb_v", 2, 4)}), part("gpipe", 4, 6)}}) {
+    CAPTURE(layouts[1].pipelines[0].order.stages);
+    const trainer_options options{.clip_norm = 0.7, .shard_optimizer = layouts[1].pipelines.size() > 1};
+    // Two steps under each of them in turn.
+    const auto moved = train<double, sgd>(t, layouts[0], 6, usual, options, [&](toy_trainer<double, sgd>& trainer, int rank) {
+      const auto step = static_cast<std::size_t>(trainer.committed_step());
+      if (step % 2 == 0 && step > 0)
+        trainer.move_layers(
+            layouts[step / 2], [&](int l) { return t.make(l); }, shape);
+      CHECK(trainer.committed_step() == static_cast<std::int64_t>(step));
+      CHECK(trainer.layout() == layouts[step / 2]);
+      CHECK(trainer.place() == layouts[step / 2].place_of(rank));
+    });
+    trained<double> expected;
+    whole_state kept;
+    for (std::size_t k = 0; k < 3; ++k) {
+      std::vector<trained<double>> by_rank(4);
+      hetsched::run_on_threads(toy_communicator<double>::connect(4), [&](toy_communicator<double>& comm) {
+        auto own = options;
+        own.first_step = static_cast<std::int64_t>(2 * k);
+        auto trainer = make_trainer(t, layouts[k], comm, usual, own);
+        if (k > 0) {
+          kept.give(trainer.state());
+          trainer.state_loaded();
+        }
+        auto& told = by_rank[static_cast<std::size_t>(comm.rank())];
+        for (int i = 0; i < 2; ++i) {
+          const auto report = one_step(t, trainer, comm.rank());
+          told.losses.push_back(report.loss);
+          told.norms.push_back(report.gradient_norm);
+        }
+        kept.take(trainer.state(true));
+      });
+      expected.losses.insert(expected.losses.end(), by_rank[0].losses.begin(), by_rank[0].losses.end());
+      expected.norms.insert(expected.norms.end(), by_rank[0].norms.begin(), by_rank[0].norms.end());
+    }
+    CHECK(moved.losses == expected.losses);
+    CHECK(moved.norms == expected.norms);
+    for (int l = 0; l < t.layers; ++l)
+      for (std::size_t n = 0; n < moved.parameters[static_cast<std::size_t>(l)].size(); ++n) {
+        const auto& p = moved.parameters[static_cast<std::size_t>(l)][n];
+        const auto found = kept.tensors.find({l, "parameter." + std::to_string(n)});
+        if (found == kept.tensors.end()) continue;  // goes by the one that it is tied to
+        REQUIRE(found->second.size() == p.rows() * p.columns() * sizeof(double));
+        CHECK(std::memcmp(found->second.data(), p.data(), found->second.size()) == 0);
+      }
+  }
+}
+
+TEST_CASE("[threads] layouts that differ, or are of other layers or ranks, move nothing, and the training goes on") {
+  const toy<double> t{.seed = 42};
+  const auto layout = even_layout(t.layers, schedule_of("1f1b", 3, 4));
+  auto other = layout, fewer = layout;
+  other.pipelines[0].stages[0].layers.last = other.pipelines[0].stages[1].layers.first = 2;
+  fewer.layers = 8;
+  fewer.pipelines[0].stages[2].layers.last = 8;
+  const auto shape = [](int, int rows) { return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width}; };
+  const auto tried = train<double, sgd>(t, layout, 2, usual, {}, [&](toy_trainer<double, sgd>& trainer, int rank) {
+    const auto move = [&](const training_layout& next) {
+      trainer.move_layers(
+          next, [&](int l) { return t.make(l); }, shape);
+    };
+    CHECK_THROWS_WITH_AS(move(fewer), "a training of 9 layers on 3 ranks cannot go on with 8 on 3", input_error);
+    CHECK_THROWS_AS(move(even_layout(t.layers, schedule_of("1f1b", 2, 4))), input_error);
+    CHECK_THROWS_WITH_AS(move(rank == 1 ? other : layout), "rank 1 does not train what the others do, it differs in: stages",
+                         input_error);
+    CHECK(trainer.layout() == layout);
+  });
+  CHECK(tried == train(t, layout, 2, usual));
 }
 
 TEST_CASE("[threads] a loss that is scaled by a power of two gives the same bits, and its scale follows skipped steps") {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hetsched/core/checksum.hpp>
+#include <hetsched/core/detail/state_rows.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/core/units.hpp>
@@ -50,21 +51,6 @@ void write_whole(Files& files, const std::string& path, std::string_view text) {
   files.append(path, std::as_bytes(std::span(text)));
   files.sync(path);
 }
-
-/// A slice's rows in the whole tensor, and how many elements they are apart in its bytes.
-struct held_rows {
-  element_rows of;
-  std::size_t held = 0;
-};
-
-/// Throws: input_error for bytes that are no such rows of the tensor.
-[[nodiscard]] held_rows rows_held(const state_slice& s, std::size_t size);
-
-/// The size of a slice's elements. Throws: input_error if there are no such.
-[[nodiscard]] std::size_t element_size(const state_slice& s);
-
-/// Appends the rows of a slice, one behind the other.
-void pack(const state_slice& s, const held_rows& rows, std::size_t size, std::vector<std::byte>& packed);
 
 /// The index of a part, as JSON.
 [[nodiscard]] std::string part_text(std::int64_t step, const std::vector<stored_slice>& written);

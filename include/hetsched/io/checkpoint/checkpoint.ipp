@@ -52,42 +52,6 @@ HETSCHED_INLINE std::vector<step_folder> list_steps(const std::string& folder) {
   return found;
 }
 
-HETSCHED_INLINE held_rows rows_held(const state_slice& s, std::size_t size) {
-  const std::size_t count = s.bytes.size() / size;
-  const bool spread = s.rows > 1 && s.held_apart > 0;
-  held_rows found{.of = {.first = s.first, .length = 0, .rows = s.rows, .apart = s.rows > 1 ? s.apart : 0}};
-  bool fits = s.bytes.size() % size == 0 && s.rows > 0;
-  if (fits && spread) {
-    fits = count / s.held_apart >= s.rows - 1;
-    found.of.length = fits ? count - (s.rows - 1) * s.held_apart : 0;
-    fits = fits && found.of.length <= s.held_apart;
-  } else if (fits) {
-    fits = count % s.rows == 0;
-    found.of.length = count / s.rows;
-  }
-  found.held = spread ? s.held_apart : found.of.length;
-  if (!fits || !lie_in(found.of, as_size(element_count(s.shape))))
-    throw input_error(tensor_text(s.layer, s.name) + ": " + std::to_string(s.bytes.size()) + " bytes from element " +
-                      std::to_string(s.first) + (s.rows == 1 ? "" : " in " + std::to_string(s.rows) + " rows") +
-                      " do not lie in " + shape_text(s.element, s.shape));
-  return found;
-}
-
-HETSCHED_INLINE std::size_t element_size(const state_slice& s) {
-  const auto size = element_bytes(s.element);
-  if (size == 0)
-    throw input_error(tensor_text(s.layer, s.name) + ": there is no element " + s.element +
-                      "; a name ends with its bits, like f32");
-  return size;
-}
-
-HETSCHED_INLINE void pack(const state_slice& s, const held_rows& rows, std::size_t size, std::vector<std::byte>& packed) {
-  for (std::size_t r = 0; r < s.rows; ++r) {
-    const auto row = s.bytes.subspan(r * rows.held * size, rows.of.length * size);
-    packed.insert(packed.end(), row.begin(), row.end());
-  }
-}
-
 HETSCHED_INLINE std::vector<stored_slice> read_part(const std::string& path, std::int64_t step, int part) {
   const auto file = part_path(path, part) + ".json";
   const auto text = read_text(file);

@@ -14,15 +14,6 @@
 
 namespace hetsched::detail {
 
-HETSCHED_INLINE std::size_t element_bytes(std::string_view element) {
-  std::size_t bits = 0;
-  for (const char c : element.substr(std::min(element.find_first_of("0123456789"), element.size()))) {
-    if (c < '0' || c > '9' || bits > 1000) return 0;
-    bits = 10 * bits + as_size(c - '0');
-  }
-  return bits % 8 == 0 ? bits / 8 : 0;
-}
-
 [[nodiscard]] inline std::string elements_text(std::size_t first, std::size_t last) {
   return "elements " + std::to_string(first) + " to " + std::to_string(last - 1);
 }

@@ -2,9 +2,11 @@
 #pragma once
 // Tested by tests/runtime/layer/layer_test.cpp.
 
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -13,6 +15,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/device/steady_time.hpp>
 #include <hetsched/runtime/layer/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
@@ -156,6 +159,12 @@ struct layer_list_options {
   std::vector<tensor_shape> shapes = {};
 };
 
+/// What a layer of a list took, over all microbatches.
+struct layer_seconds {
+  double forward_s = 0;
+  double backward_s = 0;  ///< both halves, and recomputing
+};
+
 /// Any number of layers of one type one after the other, together a split_layer. Use any_layer for a list of different types.
 /// If it recomputes, a microbatch keeps the layers' inputs only: a layer's context is made for its forward and dropped behind it,
 /// and made again, by the same forward, for its backward; where the backward is split, it lives until the weight half has ended.
@@ -174,7 +183,7 @@ class layer_list {
 
   /// Throws: input_error for a wrong number of shapes.
   explicit layer_list(std::vector<Layer> layers, layer_list_options options = {})
-      : layers_(std::move(layers)), options_(std::move(options)), under_way_(options_.first) {
+      : layers_(std::move(layers)), options_(std::move(options)), under_way_(options_.first), took_(layers_.size()) {
     detail::require_layer<Layer, Tensor, Queue>();
     if (!options_.shapes.empty() && options_.shapes.size() + 1 != layers_.size())
       throw input_error(std::to_string(layers_.size()) + " layers have " + std::to_string(layers_.size() - 1) +
@@ -214,7 +223,9 @@ class layer_list {
   void backward_weight(const Tensor& gradient, context& c, const Queue& q = Queue()) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
       begin(i);
+      const double start_s = now_s();
       detail::backward_weight<Tensor>(layers_[i], i + 1 == layers_.size() ? gradient : c.gradients[i], *c.layers[i], q);
+      took_[i].backward_s += now_s() - start_s;
       if (options_.recomputes) drop(i, c);
     }
   }
@@ -248,15 +259,30 @@ class layer_list {
   [[nodiscard]] std::vector<Layer>& layers() { return layers_; }
   /// The number of the layer that was called last.
   [[nodiscard]] int layer_under_way() const { return under_way_; }
+  /// What the layers took since begin_times(); 0 where they only enqueue their work.
+  [[nodiscard]] std::span<const layer_seconds> took() const { return took_; }
+  void begin_times() { took_.assign(layers_.size(), {}); }
 
  private:
   void begin(std::size_t i) { under_way_ = options_.first + static_cast<int>(i); }
+  [[nodiscard]] static double now_s() {
+    if constexpr (std::same_as<Queue, host_queue>)
+      return steady_now_s();
+    else
+      return 0;
+  }
   [[nodiscard]] const Tensor& input_of(std::size_t i, const context& c) const { return i == 0 ? *c.input : c.outputs[i - 1]; }
   Tensor forward_of(std::size_t i, context& c, const Queue& q) {
     begin(i);
-    if (!options_.recomputes) return detail::forward<Tensor>(layers_[i], input_of(i, c), *c.layers[i], q);
+    const double start_s = now_s();
+    const auto run = [&](auto& own) {
+      Tensor output = detail::forward<Tensor>(layers_[i], input_of(i, c), own, q);
+      took_[i].forward_s += now_s() - start_s;
+      return output;
+    };
+    if (!options_.recomputes) return run(*c.layers[i]);
     auto own = detail::make_context(layers_[i]);
-    return detail::forward<Tensor>(layers_[i], input_of(i, c), own, q);
+    return run(own);
   }
   /// Frees what only this layer's backward needs.
   void drop(std::size_t i, context& c) {
@@ -269,11 +295,13 @@ class layer_list {
     for (std::size_t i = layers_.size(); true;) {
       --i;
       begin(i);
+      const double start_s = now_s();
       if (options_.recomputes) {
         c.layers[i].emplace(detail::make_context(layers_[i]));
         [[maybe_unused]] const Tensor again = detail::forward<Tensor>(layers_[i], input_of(i, c), *c.layers[i], q);
       }
       Tensor next = step(layers_[i], *g, *c.layers[i]);
+      took_[i].backward_s += now_s() - start_s;
       if (options_.recomputes && !Split) drop(i, c);
       if (i == 0) return next;
       detail::require_input_gradient(next, c.outputs[i - 1]);
@@ -285,6 +313,7 @@ class layer_list {
   std::vector<Layer> layers_;
   layer_list_options options_;
   int under_way_ = 0;
+  std::vector<layer_seconds> took_;
 };
 
 }  // namespace hetsched

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <hetsched/cluster/degrees.hpp>
+#include <hetsched/core/detail/state_rows.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/state_slice.hpp>
@@ -45,6 +46,7 @@
 #include <hetsched/runtime/trainer/detail/stage_on.hpp>
 #include <hetsched/runtime/trainer/detail/told_losses.hpp>
 #include <hetsched/runtime/trainer/gradient_exchange.hpp>
+#include <hetsched/runtime/trainer/move_state.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/trainer_options.hpp>
 #include <hetsched/schedule/action.hpp>
@@ -75,6 +77,7 @@ class pipeline_trainer {
   using stage_type = typename detail::stage_on<Backend, Tensor, layers_type>::type;
   using executor_type = pipeline_executor<Tensor, stage_type, Communicator, Stager, Backend>;
   using exchange_type = gradient_exchange<Tensor, Communicator, queue>;
+  static constexpr bool times_layers = std::same_as<queue, host_queue> && std::same_as<stage_type, layers_type>;
   static constexpr bool has_factor = requires(Optimizer & o) { o.gradient_factor = 1.0; };
 
  public:
@@ -194,6 +197,35 @@ class pipeline_trainer {
     make_executor();
   }
 
+  /// Goes on under another layout from the next step on, of the same layers and ranks: other cuts, schedules, degrees or numbers
+  /// of microbatches. Parameters, the optimizer's state and layers' buffers travel over the communicator from those that held
+  /// them to those that hold them now; what else layers keep of a microbatch or a step ends with them, as all layers are made
+  /// again, by the functions that the constructor gets. The training is then, bit for bit, one that began under the new layout
+  /// with a checkpoint of this step. All ranks call it between the same steps, with the same. Holds this rank's share of the
+  /// state in host memory meanwhile. Throws: input_error on all ranks, and nothing has changed, if they differ, or for a layout
+  /// of other layers or ranks, or between accumulate() and step(); else as the constructor and move_state, and the trainer is of
+  /// no more use.
+  template <class MakeLayer, class ShapeAfter>
+  requires byte_plane<Communicator>
+  void move_layers(training_layout next, MakeLayer&& make_layer, ShapeAfter&& shape_after) {
+    validate(next);
+    if (next.layers != layout_.layers || next.ranks() != layout_.ranks())
+      throw input_error("a training of " + std::to_string(layout_.layers) + " layers on " + std::to_string(layout_.ranks()) +
+                        " ranks cannot go on with " + std::to_string(next.layers) + " on " + std::to_string(next.ranks()));
+    if (passes_ > 0) throw input_error("layers move between steps, not behind a batch that is accumulated for the next one");
+    guarded("between steps", [&] { compare_plans(next); });
+    guarded("between steps", [&] {
+      std::vector<std::byte> bytes;
+      const auto owned = detail::copies_in(bytes, state(true));
+      forget_layout();
+      layout_ = std::move(next);
+      construct(make_layer, shape_after);
+      auto wanted = state();
+      move_state(comm_, std::span<const state_slice>(owned), std::span(wanted), options_.deadline_s);
+      state_loaded();
+    });
+  }
+
   /// Parameters and the optimizer's state, as slices that view them, or copies of them in host memory where they are on a device
   /// (of a GPU: pinned, and kept for the next time); valid as long as no step runs. What has been written to slices counts from
   /// state_loaded() on. Names do not depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it
@@ -234,6 +266,9 @@ class pipeline_trainer {
 
   /// What this rank computed and received in the last step: see pipeline_executor::measured(). Ranks are those of its pipeline.
   [[nodiscard]] const timeline& measured() const { return executor_->measured(); }
+  /// What this rank's layers took in the last step, of several passes in the last, in the order of layers(): the means over the
+  /// microbatches. Empty where layers only enqueue their work.
+  [[nodiscard]] const std::vector<layer_time>& layer_times() const { return layer_times_; }
   [[nodiscard]] const training_layout& layout() const { return layout_; }
   /// The pipeline that this rank works in.
   [[nodiscard]] const pipeline_layout& pipeline() const { return layout_.pipelines[pipeline_]; }
@@ -278,11 +313,36 @@ class pipeline_trainer {
     });
     const double factor = loss_share_ * options_.scaling.scale;
     const accumulation here{.first = passes_ == 0, .last = last};
+    if constexpr (times_layers)
+      for (auto& s : stages_) detail::layers_of(s).begin_times();
     executor_->step(inputs, std::span<const target>(targets), detail::scaled_loss<Tensor, Loss, queue>{loss, factor, queue_},
                     sums_under_way{*exchange_}, here);
+    if constexpr (times_layers) tell_times();
     const auto own = executor_->losses();
     if (passes_++ == 0) losses_.assign(own.size(), 0);
     for (std::size_t m = 0; m < own.size(); ++m) losses_[m] += own[m];
+  }
+
+  void tell_times() {
+    layer_times_.clear();
+    const auto& order = pipeline().order;
+    const auto& copies = executor_->stages();
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      auto number = at(pipeline().stages, copies[s].stage).layers.first;
+      const auto took = detail::layers_of(stages_[s]).took();
+      double microbatches = 0, forwards_s = 0, rest_s = 0;
+      for (const auto& a : executor_->measured().actions)
+        if (a.what.kind == action_kind::forward && a.what.stage == copies[s].stage && a.what.direction == copies[s].direction) {
+          ++microbatches;
+          forwards_s += a.end_s - a.start_s;
+        }
+      for (const auto& l : took) rest_s += l.forward_s;
+      rest_s = copies[s].stage + 1 == order.stages ? std::max(0.0, forwards_s - rest_s) : 0;  // the loss
+      for (std::size_t i = 0; i < took.size(); ++i)
+        layer_times_.push_back({.layer = number++,
+                                .forward_s = (took[i].forward_s + (i + 1 == took.size() ? rest_s : 0)) / microbatches,
+                                .backward_s = took[i].backward_s / microbatches});
+    }
   }
 
   /// Runs a body; an exception that ends it ends the step on all ranks.
@@ -318,6 +378,22 @@ class pipeline_trainer {
     throw communication_error(text, nowhere, no_microbatch, none);
   }
 
+  /// Before construct(), for another layout.
+  void forget_layout() {
+    copies_.clear();
+    executor_.reset();
+    evaluator_.reset();
+    exchange_.reset();
+    parameters_.clear();
+    owned_state_.clear();
+    model_.clear();
+    buffers_.clear();
+    stages_.clear();
+    groups_.clear();
+    loss_share_ = 1;
+    samples_ = 0;
+  }
+
   template <class MakeLayer, class ShapeAfter>
   void construct(MakeLayer& make_layer, ShapeAfter& shape_after) {
     validate(layout_);
@@ -325,7 +401,7 @@ class pipeline_trainer {
     if (layout_.ranks() != comm_.ranks())
       throw input_error("a training on " + std::to_string(layout_.ranks()) + " ranks, but the communicator has " +
                         std::to_string(comm_.ranks()));
-    compare_plans();
+    compare_plans(layout_);
     pipeline_ = as_size(layout_.pipeline_of(comm_.rank()));
     const auto& line = pipeline();
     const auto shape_behind = [&](int l) -> tensor_shape {
@@ -392,8 +468,8 @@ class pipeline_trainer {
     make_executor();
   }
 
-  void compare_plans() {
-    mine_ = detail::digests_of_training(layout_, optimizer_, has_factor, options_, detail::element_name<Tensor>());
+  void compare_plans(const training_layout& layout) {
+    mine_ = detail::digests_of_training(layout, optimizer_, has_factor, options_, detail::element_name<Tensor>());
     gather("at the start");
     if (const auto text = detail::disagreement(all_, detail::training_aspects); !text.empty()) throw agreed_error(text);
   }
@@ -593,7 +669,8 @@ class pipeline_trainer {
   double samples_ = 0;          ///< of a batch; microbatches where they are equally large
   std::int64_t passes_ = 0;     ///< since the last step
   std::vector<double> losses_;  ///< by microbatch, of all passes
-  double factor_ = 1;           ///< that gradients are still to be multiplied by, if the optimizer does so
+  std::vector<layer_time> layer_times_;
+  double factor_ = 1;  ///< that gradients are still to be multiplied by, if the optimizer does so
   bool equal_sizes_ = true;
 };
 

@@ -68,6 +68,14 @@ struct step_report {
   double loss_scale = 1;     ///< of this step
 };
 
+/// What a layer took, per microbatch.
+struct layer_time {
+  int layer = 0;
+  double forward_s = 0;   ///< the last layer's with the loss
+  double backward_s = 0;  ///< both halves, and recomputing
+  friend bool operator==(const layer_time&, const layer_time&) = default;
+};
+
 /// Bytes of the tensors that a rank holds between two steps. What layers keep in their contexts does not count.
 struct training_bytes {
   std::size_t parameters = 0;
