@@ -464,7 +464,7 @@ TEST_CASE("bad input of hetsched-train: status 2, one line that names the cause,
       {small + "--lr nan", "--lr"},
       {small + "--steps -1", "--steps"},
       {small + "--ranks 0", "--ranks"},
-      {small + "--transport mpi", "--transport"},
+      {small + "--transport pigeon", "--transport"},
   };
   const auto before = w.files();
   for (const auto& r : rows) {

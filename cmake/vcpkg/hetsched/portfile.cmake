@@ -8,6 +8,7 @@ vcpkg_check_features(OUT_FEATURE_OPTIONS features
     views HETSCHED_VIEWS
     eigen HETSCHED_EIGEN
     gloo HETSCHED_GLOO
+    mpi HETSCHED_MPI
     cuda HETSCHED_CUDA
     nccl HETSCHED_NCCL
     compiled HETSCHED_BUILD_COMPILED

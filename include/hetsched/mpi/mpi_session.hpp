@@ -3,8 +3,12 @@
 // Tested by tests/mpi/mpi_communicator_test.cpp.
 
 // Without the C++ bindings that MPI has given up.
+#ifndef OMPI_SKIP_MPICXX
 #define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
 #define MPICH_SKIP_MPICXX 1
+#endif
 #include <mpi.h>
 
 #include <functional>
