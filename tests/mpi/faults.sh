@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What becomes of the others when one of three ranks over MPI is killed, or stopped: usage faults.sh PROGRAM MPIEXEC OPTION...
+# Prints what happened, and how many seconds it took.
+set -uo pipefail
+program=$1
+shift
+work=$(mktemp -d)
+trap 'kill -KILL "${victim:-0}" 2>/dev/null; rm -rf "$work"' EXIT
+failures=0
+
+fault() { # fault NAME SIGNAL RANK: what the ranks print is in $work/out and $work/err then
+  local name=$1 signal=$2 rank=$3 starter status start
+  "${mpiexec[@]}" 3 "$program" --no-skip --test-case='mpi: steps without end' >"$work/out" 2>"$work/err" &
+  starter=$!
+  for ((i = 0; i < 600; ++i)); do
+    (($(grep -c 'is process' "$work/out") == 3)) && break
+    sleep 0.1
+  done
+  victim=$(sed -n "s/.*rank $rank is process \([0-9]*\).*/\1/p" "$work/out")
+  [[ -n $victim ]] || { echo "the ranks did not begin"; cat "$work/out" "$work/err"; kill $starter; return 1; }
+  start=$EPOCHREALTIME
+  kill -"$signal" "$victim"
+  wait $starter
+  status=$?
+  seconds=$(python3 -c "print(round($EPOCHREALTIME - $start, 1))")
+  echo "$name: all have ended after $seconds s, status $status"
+  grep 'was told' "$work/out"
+  grep -v '^-*$' "$work/err" | head -n 12
+  ((status != 0)) || { echo "$name: the starter has seen no failure"; return 1; }
+  python3 -c "exit(not $seconds <= 30)" || { echo "$name: took longer than 30 s"; return 1; }
+}
+
+mpiexec=("$@")
+fault "rank 1 is killed" KILL 1 || ((++failures))
+fault "rank 0 is stopped" STOP 0 || ((++failures))
+# Who has waited for it in vain names it before all are ended.
+grep -q 'rank [12] was told: .*ended, as rank 0 has not answered for a second' "$work/out" || { echo "nobody named rank 0"; ((++failures)); }
+grep -q 'ends all ranks by MPI_Abort: ' "$work/err" || { echo "nobody said who ends all"; ((++failures)); }
+exit $((failures > 0))
