@@ -41,6 +41,7 @@ hetsched::process_place place_of_mpi() {
     throw hetsched::input_error("--transport mpi: " + place.launcher + " started " + std::to_string(place.ranks) +
                                 " processes, but MPI finds " + std::to_string(session.ranks()) +
                                 ": start with the mpirun of the MPI that this program is built with, or srun --mpi=pmix or pmi2");
+  if (!place.launcher.empty()) place.alone.clear();  // MPI knows that there is one
   if (session.ranks() == 1) return place;
   place.rank = session.rank();
   place.ranks = session.ranks();
