@@ -42,7 +42,8 @@ void on_ends(int ranks, const Body& body) {
       gloo_options options;
       options.store = store;
       options.run = "run-" + std::to_string(number++);
-      return std::make_unique<gloo_end>(process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}}, options);
+      return std::make_unique<gloo_end>(process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}},
+                                        options);
     });
   }));
 }

@@ -129,7 +129,8 @@ TEST_CASE("mpi: a tensor or a part of one at either end of a channel") {
       if (!sends && !bytes) end->post_receive(channel, s, three, op);
       REQUIRE(ends_soon(*end, op));
       if (sends) continue;
-      for (std::size_t k = 0; k < 3; ++k) CHECK((bytes ? t.data() + 2 : three.data())[k] == 10 * way + 2 + static_cast<double>(k));
+      for (std::size_t k = 0; k < 3; ++k)
+        CHECK((bytes ? t.data() + 2 : three.data())[k] == 10 * way + 2 + static_cast<double>(k));
       for (const std::size_t k : {0u, 1u, 5u, 6u, 7u}) CHECK(t.data()[k] == -100 + static_cast<double>(k));
     }
   }

@@ -17,7 +17,6 @@
 
 namespace hetsched::test {
 
-
 struct schedule_instance {
   std::string name;
   schedule order;

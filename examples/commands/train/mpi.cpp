@@ -67,7 +67,8 @@ mpi_workers::mpi_workers(const place_arguments& given, int rank) {
     }
     launched.resize(workers);
     for (std::size_t r = 0; r < workers; ++r)
-      if (launched[r] < 0) throw known_to_all("--plan: no process has the work of rank " + std::to_string(r) + ": they have read unlike plans");
+      if (launched[r] < 0)
+        throw known_to_all("--plan: no process has the work of rank " + std::to_string(r) + ": they have read unlike plans");
   }
   if (rank < 0) return;
   const std::lock_guard hold(mpi().guard());

@@ -22,9 +22,9 @@
 
 namespace hetsched {
 
-/// Connects ranks that are processes, by MPI: those that mpirun, mpiexec or srun has started. Tensors that are sent and received are
-/// in host memory (what is on a device goes by way of a stager, as schedules list it), and are not copied on this side of MPI.
-/// It uses two communicators of its own, so it is in nobody's way. A rank that is stuck or cut off fails the others at their
+/// Connects ranks that are processes, by MPI: those that mpirun, mpiexec or srun has started. Tensors that are sent and received
+/// are in host memory (what is on a device goes by way of a stager, as schedules list it), and are not copied on this side of
+/// MPI. It uses two communicators of its own, so it is in nobody's way. A rank that is stuck or cut off fails the others at their
 /// deadlines. Where one's process ends, mpirun and its like end all others by themselves. Needs one thread.
 /// A handle: copies are the same rank's. The last one waits, at most 5 s, until all others have what was sent to them, and
 /// then leaves; if an exception ends it, or a gather has come to its deadline, it aborts all. Once aborted it stays so. All ranks
@@ -115,7 +115,8 @@ class mpi_communicator {
   void post(int number, const stamp& s, std::span<std::byte> bytes, std::uint64_t shape, operation& op) {
     auto& transfer = op.transfer_;
     transfer.data = bytes.data();
-    transfer.what = {.stamp = s, .bytes = bytes.size(), .elements = bytes.size() / sizeof(typename traits::element), .shape = shape};
+    transfer.what = {
+        .stamp = s, .bytes = bytes.size(), .elements = bytes.size() / sizeof(typename traits::element), .shape = shape};
     engine_->post(*at(open_, number), transfer);
   }
 

@@ -25,8 +25,9 @@ HETSCHED_INLINE mpi_session::mpi_session(std::function<void(const std::string&)>
   }
   if (level < MPI_THREAD_SERIALIZED) {
     if (owns_) MPI_Finalize();
-    throw input_error(std::string("MPI lets only one thread call it") +
-                      (there ? ": initialise it by MPI_Init_thread with MPI_THREAD_MULTIPLE" : "; another build of it may let several"));
+    throw input_error(
+        std::string("MPI lets only one thread call it") +
+        (there ? ": initialise it by MPI_Init_thread with MPI_THREAD_MULTIPLE" : "; another build of it may let several"));
   }
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks_);

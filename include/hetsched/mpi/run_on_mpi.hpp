@@ -12,9 +12,8 @@
 namespace hetsched {
 
 /// Calls body(mpi_communicator<Tensor>&) in this process, once all others have come; run_on_threads of processes that mpirun or
-/// srun has started. What is thrown anywhere in the body of one rank ends the waits of all others at once, with its text and rank.
-/// Throws: as mpi_communicator; what the body throws.
-/// Example:
+/// srun has started. What is thrown anywhere in the body of one rank ends the waits of all others at once, with its text and
+/// rank. Throws: as mpi_communicator; what the body throws. Example:
 ///   mpi_session mpi;
 ///   run_on_mpi<Tensor>(mpi, {}, [&](auto& comm) {
 ///     auto trainer = make_trainer<Tensor>(layout, make_layer, shape_after, comm, sgd{.learning_rate = 0.1});

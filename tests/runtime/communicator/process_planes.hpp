@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every communicator between processes has to do; for Gloo and MPI. Each rank calls these functions, on a process or thread of
-// its own, with a function that makes its end of another communicator: make() -> std::unique_ptr<End>. All ranks do alike.
+// What every communicator between processes has to do; for Gloo and MPI. Each rank calls these functions, on a process or thread
+// of its own, with a function that makes its end of another communicator: make() -> std::unique_ptr<End>. All ranks do alike.
 #pragma once
 
 #include <algorithm>
@@ -214,7 +214,8 @@ void check_gather(const Make& make) {
     for (std::size_t k = 0; k < mine.size(); ++k) mine[k] = 1000 * of + round + 0.001 * static_cast<double>(k);
     return mine;
   };
-  const int out = end.open({rank, next, payload::activation, 0, rank}), in = end.open({before, rank, payload::activation, 0, before});
+  const int out = end.open({rank, next, payload::activation, 0, rank}),
+            in = end.open({before, rank, payload::activation, 0, before});
   std::vector<plane_tensor> sent(rounds, filled(3, 50, rank)), taken(rounds, plane_tensor(3, 50));
   std::vector<typename std::decay_t<decltype(end)>::operation> sends(rounds), receives(rounds);
   for (int i = 0; i < rounds; ++i) {
@@ -373,7 +374,8 @@ void check_other_schedule(const Make& make) {
   stages.push_back(t.stage(end->rank()));
   std::string text;
   try {
-    pipeline_executor<plane_tensor, dense_stage<double>, end_type> executor(order, stages, t.boundaries(), *end, {.deadline_s = 20});
+    pipeline_executor<plane_tensor, dense_stage<double>, end_type> executor(order, stages, t.boundaries(), *end,
+                                                                            {.deadline_s = 20});
     executor.step(std::span<const plane_tensor>(t.inputs), std::span<const plane_tensor>(t.targets), task<double>::loss);
   } catch (const communication_error& e) {
     text = e.what();

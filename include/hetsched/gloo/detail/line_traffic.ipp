@@ -154,7 +154,8 @@ HETSCHED_INLINE void line_traffic::send_what_may_go(channel_end& c) {
     while (c.wanted_first < c.wanted.size() && c.wanted[c.wanted_first].number < note.number) ++c.wanted_first;
     const bool is_wanted = c.wanted_first < c.wanted.size() && c.wanted[c.wanted_first].number == note.number;
     if (is_wanted) {
-      if (const auto text = difference(c.where, note.tensor(), c.wanted[c.wanted_first].tensor()); !text.empty()) return fail(text);
+      if (const auto text = difference(c.where, note.tensor(), c.wanted[c.wanted_first].tensor()); !text.empty())
+        return fail(text);
       ++c.wanted_first;
     } else if (note.bytes > small_tensor || peer.unasked_sent >= peer.acknowledged + most_unasked) {
       if (std::exchange(c.announced, note.number + 1) <= note.number) say(c.peer, frame_kind::announced, &note, 1);

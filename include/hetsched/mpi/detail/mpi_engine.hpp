@@ -62,13 +62,12 @@ struct mpi_channel {
 };
 
 /// The channels of one rank over MPI. A receive is posted to MPI under a tag of its own, and then its sender is told; the sender
-/// answers each of these notes by the tensor, or, where it gives up or leaves, by an empty message. So whatever has been posted to
-/// MPI comes to its end while all processes live, channels are known by their edges, however many there are, and both ends are
+/// answers each of these notes by the tensor, or, where it gives up or leaves, by an empty message. So whatever has been posted
+/// to MPI comes to its end while all processes live, channels are known by their edges, however many there are, and both ends are
 /// compared before bytes move. Notes, numbers, and why a rank gives up are frames, over a communicator of their own.
 ///
-/// MPI makes no progress by itself (Open MPI 4 none at all): it is asked by whoever waits, or by a thread while nobody does. Both ask
-/// often at first, and then sleep in between.
-/// The session's mutex guards everything but `ended`.
+/// MPI makes no progress by itself (Open MPI 4 none at all): it is asked by whoever waits, or by a thread while nobody does. Both
+/// ask often at first, and then sleep in between. The session's mutex guards everything but `ended`.
 class mpi_engine {
  public:
   using lock = std::unique_lock<std::mutex>;
@@ -90,7 +89,8 @@ class mpi_engine {
   /// See asking_plane.
   [[nodiscard]] wait_result ask();
   void on_wake(std::function<void()> ring);
-  /// When it returns, no tensor or transfer is touched any more. What MPI cannot be made to let go of within 5 s ends all processes.
+  /// When it returns, no tensor or transfer is touched any more. What MPI cannot be made to let go of within 5 s ends all
+  /// processes.
   void abort(const std::string& reason);
   [[nodiscard]] std::string failure() const;
   [[nodiscard]] std::uint64_t bytes_sent() const;
@@ -172,9 +172,9 @@ class mpi_engine {
   std::uint64_t round_ = 0, questions_ = 0, bytes_sent_ = 0;
   std::string reason_;
   bool aborted_ = false;
-  bool leaves_ = false;                     ///< from then on nothing is sent that nobody waits for
-  bool received_ = false, sent_ = false;    ///< since the last wait for them
-  std::function<void()> also_;              ///< rung
+  bool leaves_ = false;                   ///< from then on nothing is sent that nobody waits for
+  bool received_ = false, sent_ = false;  ///< since the last wait for them
+  std::function<void()> also_;            ///< rung
   standstill stood_still_;
   int exceptions_ = std::uncaught_exceptions();  ///< under way since before
   int waiters_ = 0;                              ///< that ask MPI in place of the thread

@@ -87,11 +87,14 @@ HETSCHED_INLINE mpi_engine::~mpi_engine() {
       say(p, frame_kind::leaving);
       at(peers_, p).told_leaving = true;
     }
-    const auto has_gone = [&](const peer_state& p) { return p.gave_up || p.released || (p.left && (aborted_ || !p.told_leaving)); };
+    const auto has_gone = [&](const peer_state& p) {
+      return p.gave_up || p.released || (p.left && (aborted_ || !p.told_leaving));
+    };
     clean = await(hold, deadline_in(aborted_ ? 1 : 5), [&] { return first_without(has_gone) < 0 && !is_under_way(false); });
     if (!clean)
-      mpi_.give_up(first_without(has_gone) >= 0 ? ranks_without(has_gone) + " not answered when rank " + std::to_string(rank_) + " left"
-                                                : "rank " + std::to_string(rank_) + " could not send all it had to say");
+      mpi_.give_up(first_without(has_gone) >= 0
+                       ? ranks_without(has_gone) + " not answered when rank " + std::to_string(rank_) + " left"
+                       : "rank " + std::to_string(rank_) + " could not send all it had to say");
     stopped_ = true;
     wake_.notify_one();
   }
@@ -155,7 +158,8 @@ HETSCHED_INLINE void mpi_engine::post(mpi_channel& c, mpi_transfer& t) {
     peer.next_tag = peer.next_tag == most_tag_ ? 0 : peer.next_tag + 1;
     t.messages = messages_of(t.what.bytes);
     for (std::size_t m = 0, all = t.messages; m < all; ++m) {
-      under_way receive{.what = under_way::tensor_in, .peer = c.peer, .bytes = std::vector<char>(t.what.bytes == 0 ? 1 : 0), .transfer = &t};
+      under_way receive{
+          .what = under_way::tensor_in, .peer = c.peer, .bytes = std::vector<char>(t.what.bytes == 0 ? 1 : 0), .transfer = &t};
       void* const to = t.what.bytes == 0 ? static_cast<void*>(receive.bytes.data()) : t.data + m * options_.message_bytes;
       MPI_Request request = MPI_REQUEST_NULL;
       const int code = MPI_Irecv(to, static_cast<int>(size_of(t.what.bytes, m)), MPI_BYTE, c.peer, note.tag, tensors_, &request);
@@ -316,14 +320,18 @@ HETSCHED_INLINE void mpi_engine::hear(int peer, const char* frame, std::size_t b
     case frame_kind::leaving:
       say(peer, frame_kind::released);
       from.left = true;
-      if (!leaves_ && (from.refused || std::any_of(channels_.begin(), channels_.end(), [&](const mpi_channel& c) {
-            return c.peer == peer && !c.sends.empty();
-          })))
+      if (!leaves_ && (from.refused || std::any_of(channels_.begin(), channels_.end(),
+                                                   [&](const mpi_channel& c) { return c.peer == peer && !c.sends.empty(); })))
         fail(text_of_lost(peer));
       return;
-    case frame_kind::released: from.released = true; return;
-    case frame_kind::ask: return say(peer, frame_kind::answer, head.number);
-    case frame_kind::answer: from.answered_to = head.number; return;
+    case frame_kind::released:
+      from.released = true;
+      return;
+    case frame_kind::ask:
+      return say(peer, frame_kind::answer, head.number);
+    case frame_kind::answer:
+      from.answered_to = head.number;
+      return;
   }
 }
 
@@ -462,10 +470,12 @@ HETSCHED_INLINE wait_result mpi_engine::gather(std::span<const double> mine, std
   for (int p = 0; p < ranks_; ++p) {
     if (p == rank_) continue;
     for (std::size_t first = 0; first == 0 || first < mine.size(); first += per_frame)
-      say(p, frame_kind::numbers, round, mine.size(), mine.data() + first, sizeof(double) * std::min(per_frame, mine.size() - first));
+      say(p, frame_kind::numbers, round, mine.size(), mine.data() + first,
+          sizeof(double) * std::min(per_frame, mine.size() - first));
   }
   const auto has_brought = [round](const peer_state& p) {
-    return !p.gathered.empty() && p.gathered.front().round == round && p.gathered.front().numbers.size() == p.gathered.front().all;
+    return !p.gathered.empty() && p.gathered.front().round == round &&
+           p.gathered.front().numbers.size() == p.gathered.front().all;
   };
   int missing = -1;
   const auto look = [&] {
@@ -518,7 +528,9 @@ HETSCHED_INLINE void mpi_engine::work() {
       continue;
     }
     // Tensors are to go on while the rank computes, and what it has to send is to leave soon after it is asked for.
-    const bool busy = waiters_ == 0 && (of_request_.size() >= as_size(ranks_) || std::any_of(channels_.begin(), channels_.end(), [](const mpi_channel& c) { return !c.sends.empty(); }));
+    const bool busy =
+        waiters_ == 0 && (of_request_.size() >= as_size(ranks_) ||
+                          std::any_of(channels_.begin(), channels_.end(), [](const mpi_channel& c) { return !c.sends.empty(); }));
     dozes_ = !busy;
     wake_.wait_for(hold, std::chrono::microseconds(busy ? 50 : 1000));
     dozes_ = false;
