@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# What becomes of the others when one of three ranks over MPI is killed, or stopped: usage faults.sh PROGRAM MPIEXEC OPTION...
+# What becomes of the others when one of three ranks over MPI is killed, is stopped, or does not come: usage faults.sh PROGRAM MPIEXEC OPTION...
 # Prints what happened, and how many seconds it took.
 set -uo pipefail
 program=$1
@@ -12,7 +12,7 @@ failures=0
 fault() { # fault NAME SIGNAL RANK: what the ranks print is in $work/out and $work/err then
   local name=$1 signal=$2 rank=$3 starter status start
   : >"$work/out"
-  "${mpiexec[@]}" 3 "$program" --no-skip --test-case='mpi: steps without end' >"$work/out" 2>"$work/err" &
+  "${mpiexec[@]}" 3 "$program" --no-skip --no-colors --test-case='mpi: steps without end' >"$work/out" 2>"$work/err" &
   starter=$!
   for ((i = 0; i < 600; ++i)); do
     (($(grep -c 'is process' "$work/out") == 3)) && break
@@ -40,4 +40,6 @@ fault "rank 0 is stopped" STOP 0 || ((++failures))
 # Who has waited for it in vain names it before all are ended.
 grep -q 'rank [12] was told: .*ended, as rank 0 has not answered for a second' "$work/out" || { echo "nobody named rank 0"; ((++failures)); }
 grep -q 'ends all ranks by MPI_Abort: ' "$work/err" || { echo "nobody said who ends all"; ((++failures)); }
+"${mpiexec[@]}" 3 "$program" --no-skip --no-colors --test-case='mpi: a rank that does not come' >"$work/out" 2>"$work/err" && { echo "it was waited for"; ((++failures)); }
+grep -q 'ends all ranks by MPI_Abort: not all of 3 ranks have come within 0.5' "$work/err" || { echo "nobody said that a rank has not come"; cat "$work/out" "$work/err"; ((++failures)); }
 exit $((failures > 0))

@@ -3,9 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdio>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <unistd.h>
@@ -45,6 +47,14 @@ TEST_CASE("mpi: slices of every strategy between stages of three ranks and one")
         .meets = false};
     CHECK_NOTHROW(run_device(*comm, pipeline, 2, nullptr));
   }
+}
+
+// For faults.sh, which looks how these end: the session ends all ranks.
+TEST_CASE("mpi: a rank that does not come" * doctest::skip()) {
+  if (mpi().rank() == 0)
+    std::this_thread::sleep_for(std::chrono::seconds(20));
+  else
+    CHECK_THROWS_WITH_AS(make_mpi({.connect_deadline_s = 0.5}), doctest::Contains("ranks have come within 0.5"), error);
 }
 
 // For faults.sh, which kills or stops one of the ranks.

@@ -81,8 +81,9 @@ mpi_workers::mpi_workers(const place_arguments& given, int rank) {
 }
 
 mpi_workers::~mpi_workers() {
+  if (among_ == MPI_COMM_NULL || !mpi().given_up().empty()) return;
   const std::lock_guard hold(mpi().guard());
-  if (among_ != MPI_COMM_NULL) MPI_Comm_free(&among_);
+  MPI_Comm_free(&among_);
 }
 
 void tell_failure_by_mpi(const place_arguments& given, const std::string& why) {

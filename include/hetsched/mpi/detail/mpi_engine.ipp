@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <type_traits>
 
 #include <hetsched/core/compiled.hpp>
@@ -38,18 +39,21 @@ HETSCHED_INLINE mpi_engine::mpi_engine(mpi_session& mpi, const mpi_options& opti
   if (ranks_ == 1) return;
   const auto until = deadline_in(options_.connect_deadline_s);
   for (auto* const one : {&frames_, &tensors_}) {
+    auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
     MPI_Request request = MPI_REQUEST_NULL;
-    int code = MPI_Comm_idup(options_.among, one, &request), done = 0, fruitless = 0;
+    int code = MPI_Comm_idup(options_.among, made.get(), &request), done = 0, fruitless = 0;
     while (code == MPI_SUCCESS && (code = MPI_Test(&request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && done == 0) {
       if (std::chrono::steady_clock::now() >= until) {
-        mpi_.give_up("not all of " + std::to_string(ranks_) + " ranks have come within " +
-                     std::to_string(options_.connect_deadline_s) + " s");
-        throw error("rank " + std::to_string(rank_) + ": not all of " + std::to_string(ranks_) + " ranks have come within " +
-                    std::to_string(options_.connect_deadline_s) + " s");
+        (void)made.release();  // MPI may write there yet
+        const auto why = "not all of " + std::to_string(ranks_) + " ranks have come within " +
+                         std::to_string(options_.connect_deadline_s) + " s";
+        mpi_.give_up(why);
+        throw error("rank " + std::to_string(rank_) + ": " + why);
       }
       pause(hold, fruitless);
     }
     if (code != MPI_SUCCESS) throw error("rank " + std::to_string(rank_) + " cannot reach the others: " + mpi_text(code));
+    *one = *made;
     MPI_Comm_set_errhandler(*one, MPI_ERRORS_RETURN);
   }
   int there = 0;
@@ -431,7 +435,8 @@ bool mpi_engine::await(lock& hold, deadline_time until, const Done& done) {
     else
       pause(hold, fruitless);
   }
-  --waiters_;
+  // The thread takes over what is under way.
+  if (--waiters_ == 0 && of_request_.size() >= as_size(ranks_) && std::exchange(dozes_, false)) wake_.notify_one();
   return in_time;
 }
 
