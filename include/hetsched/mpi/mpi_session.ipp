@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
@@ -57,6 +59,7 @@ HETSCHED_INLINE void mpi_session::end_all(const std::string& why) const {
   else
     std::fprintf(stderr, "%s\n", text.c_str());
   std::fflush(nullptr);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // starters may drop what they have not read by then
   MPI_Abort(MPI_COMM_WORLD, 1);
   std::abort();
 }

@@ -172,6 +172,7 @@ class mpi_engine {
   std::uint64_t round_ = 0, questions_ = 0, bytes_sent_ = 0;
   std::string reason_;
   bool aborted_ = false;
+  bool lost_ = false;                     ///< MPI has failed to reach a rank
   bool leaves_ = false;                   ///< from then on nothing is sent that nobody waits for
   bool received_ = false, sent_ = false;  ///< since the last wait for them
   std::function<void()> also_;            ///< rung

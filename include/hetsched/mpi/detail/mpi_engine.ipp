@@ -94,7 +94,8 @@ HETSCHED_INLINE mpi_engine::~mpi_engine() {
     const auto has_gone = [&](const peer_state& p) {
       return p.gave_up || p.released || (p.left && (aborted_ || !p.told_leaving));
     };
-    clean = await(hold, deadline_in(aborted_ ? 1 : 5), [&] { return first_without(has_gone) < 0 && !is_under_way(false); });
+    clean =
+        await(hold, deadline_in(aborted_ ? 1 : 5), [&] { return first_without(has_gone) < 0 && !is_under_way(false); }) && !lost_;
     if (!clean)
       mpi_.give_up(first_without(has_gone) >= 0
                        ? ranks_without(has_gone) + " not answered when rank " + std::to_string(rank_) + " left"
@@ -343,7 +344,7 @@ HETSCHED_INLINE std::string mpi_engine::text_of_lost(int peer) const { return "r
 
 HETSCHED_INLINE void mpi_engine::lose(int peer, int code) {
   const auto why = "rank " + std::to_string(peer) + " was lost: " + mpi_text(code);
-  at(peers_, peer).left = true;
+  at(peers_, peer).left = lost_ = true;
   mpi_.give_up(why);
   fail(why);
 }
