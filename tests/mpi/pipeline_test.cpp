@@ -70,7 +70,7 @@ TEST_CASE("mpi: steps without end" * doctest::skip()) {
       std::vector<dense_stage<double>> own;
       own.push_back(t.stage(comm.rank()));
       pipeline_executor<plane_tensor, dense_stage<double>, mpi_communicator<plane_tensor>> executor(order, own, t.boundaries(),
-                                                                                                    comm, {.deadline_s = 1});
+                                                                                                    comm, {.deadline_s = 3});
       for (int step = 0;; ++step) {
         executor.step(std::span<const plane_tensor>(t.inputs), std::span<const plane_tensor>(t.targets), task<double>::loss);
         if (step == 0) std::printf("rank %d is process %d\n", comm.rank(), static_cast<int>(getpid())), std::fflush(stdout);

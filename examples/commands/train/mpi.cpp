@@ -9,7 +9,6 @@
 
 #include <gpt/tensor.hpp>
 #include <train/mpi.hpp>
-#include <train/on_hosts.hpp>
 
 namespace train {
 
