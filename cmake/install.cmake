@@ -115,10 +115,15 @@ install_component(gloo ABOUT "Ranks as processes on several hosts, by Gloo"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched
   LIBRARIES gloo pthread)
+install_component(mpi ABOUT "Ranks as processes that mpirun or srun starts, by MPI"
+  PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
+  CPS_REQUIRES :hetsched
+  INCLUDES ${MPI_CXX_INCLUDE_DIRS}
+  LIBRARIES ${MPI_CXX_LIBRARIES} pthread)
 install_component(compiled ABOUT "Definitions of what needs no template, compiled"
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched)
-foreach(room IN ITEMS io gloo)
+foreach(room IN ITEMS io gloo mpi)
   install_component(compiled_${room} ABOUT "Definitions of component ${room}, compiled"
     PC_REQUIRES "hetsched-compiled = ${PROJECT_VERSION}" "hetsched-${room} = ${PROJECT_VERSION}"
     CPS_REQUIRES :${room} :compiled)

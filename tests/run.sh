@@ -12,7 +12,7 @@
 #   compilers only if named: g++ 13 and 14 and clang 16 to 19, in an Ubuntu 24.04 that it makes below build/; needs root
 # Nearly all of the time is compilation, so a test file is compiled where it proves most: under the sanitizers; optimised only if
 # it runs more there (it names tests/sanitizer_share.hpp, or a header that does) or is not built with sanitizers (commands, gpt,
-# onnx, the CUDA runtime). All lanes together are to take 15 minutes on two idle cores, and take about 30. Clang compiles what has sanitizers in half of
+# mpi, onnx, the CUDA runtime). All lanes together are to take 15 minutes on two idle cores, and take about 30. Clang compiles what has sanitizers in half of
 # g++'s time; without clang, g++ does it.
 # The last line is "N passed, N failed", with ", N skipped" if any were.
 # A test is a doctest case, or a CTest test that is not a doctest program; each counts once in every lane that runs it.
@@ -30,6 +30,7 @@ needed=(g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-jso
 runs fuzz && [[ $lanes == " fuzz " ]] || needed+=(libgloo-dev libmetis-dev)
 runs release && needed+=(libdlib-dev coinor-libclp-dev coinor-libcbc-dev libonnx-dev libprotobuf-dev iproute2)
 runs package && needed+=(libbenchmark-dev pkg-config)
+{ runs release || runs package; } && needed+=(libopenmpi-dev openmpi-bin)
 bash examples/setup.sh "${needed[@]}" || exit 1
 
 log=$(mktemp)
@@ -127,8 +128,8 @@ if PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; then
     if [[ -e $folder/include/nccl.h ]]; then cuda=(-DHETSCHED_CUDA=ON -DHETSCHED_NCCL=ON); fi
   done
 fi
-runs release && lane release "${cuda[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_CBC=ON -DHETSCHED_ONNX=ON
-runs package && lane package "${cuda[@]}"
+runs release && lane release "${cuda[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_CBC=ON -DHETSCHED_ONNX=ON -DHETSCHED_MPI=ON
+runs package && lane package "${cuda[@]}" -DHETSCHED_MPI=ON
 gxx=$CXX
 if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi
 # Without debug information, which is a tenth of the time: reports name functions, and lines if the preset is built as it is.

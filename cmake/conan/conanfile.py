@@ -17,6 +17,7 @@ COMPONENTS = {
     "views": (["range-v3/[>=0.12 <1]"], []),
     "eigen": (["eigen/[>=3.4 <6]"], []),
     "gloo": ([], ["gloo", "pthread"]),
+    "mpi": ([], ["mpi", "pthread"]),
     "cuda": ([], ["cudart_static", "dl", "rt", "pthread"]),
     "cuda_check": ([], ["pthread"]),
     "nccl": ([], ["nccl"]),
@@ -101,7 +102,7 @@ class Hetsched(ConanFile):
             part.requires += [f"{p}::{p}" for p in (package.split("/")[0] for package in packages)]
             part.system_libs = libraries
         if self.options.compiled:
-            rooms = [name for name in ("io", "gloo") if self.options.get_safe(name)]
+            rooms = [name for name in ("io", "gloo", "mpi") if self.options.get_safe(name)]
             for name in ["compiled", *(f"compiled_{room}" for room in rooms)]:
                 part = self.cpp_info.components[name]
                 part.set_property("pkg_config_name", f"hetsched-{name}")

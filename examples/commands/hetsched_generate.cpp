@@ -181,6 +181,7 @@ int generate_command(const arguments& given) {
   const int launched = j.place.rank;
   if (!find_work(j)) {
     say("rank " + std::to_string(launched) + ": the plan has no work for it");
+    train::stay_out(given.place);
     return command::done;
   }
   const auto generate = [&](auto& comm) { generate_on(j, comm); };

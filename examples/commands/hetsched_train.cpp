@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hetsched-train: trains a small GPT as a plan says, on threads or on processes that Gloo connects.
+// hetsched-train: trains a small GPT as a plan says, on threads or on processes that Gloo or MPI connects.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -215,6 +215,8 @@ int train_as_told(const train::arguments& given, bool& meets) {
   for (const auto& path : {given.plan, given.model.file, given.text, given.validation}) files.reads(path);
   train::require_device(given.device, given.nccl);
   if (given.nccl && given.place.transport != "gloo") throw input_error("--nccl is for processes: it needs --transport gloo");
+  if (given.device != "cpu" && given.place.transport == "mpi")
+    throw input_error("--device " + given.device + ": GPUs of processes need --transport gloo, found mpi");
   if (given.graphs && given.device == "cpu") throw input_error("--graphs needs --device cuda");
   if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
   const auto names = schedule_names();
@@ -256,7 +258,7 @@ int train_as_told(const train::arguments& given, bool& meets) {
   if (!given.plan.empty() && !given.join) {
     const int wanted = make_training_layout(j.plan->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks();
     if (given.place.transport == "threads" && !given.place.ranks) j.place.ranks = wanted;
-    const auto ranks = train::find_ranks(*j.plan, wanted, given.place.transport == "gloo", j.place);
+    const auto ranks = train::find_ranks(*j.plan, wanted, given.place.transport != "threads", j.place);
     const bool named = !ranks.launched.empty();
     const std::string elsewhere = ": it is for ranks that are not there, or uses one twice";
     if (!ranks.there && given.checkpoint.resume) {
@@ -273,6 +275,7 @@ int train_as_told(const train::arguments& given, bool& meets) {
                         std::to_string(wanted));
     } else if (const int launched = j.place.rank; !train::enter(j.place, ranks)) {
       train::say("rank " + std::to_string(launched) + ": the plan has no work for it");
+      train::stay_out(given.place);
       return command::done;
     }
   }

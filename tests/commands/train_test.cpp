@@ -503,7 +503,7 @@ TEST_CASE("bad input of hetsched-train: status 2, one line that names the cause,
       {small + "--lr nan", "--lr"},
       {small + "--steps -1", "--steps"},
       {small + "--ranks 0", "--ranks"},
-      {small + "--transport mpi", "--transport"},
+      {small + "--transport pigeon", "--transport"},
   };
   const auto before = w.files();
   for (const auto& r : rows) {
@@ -569,6 +569,31 @@ TEST_CASE("processes that Gloo connects train by the same bits as one") {
   }
   CHECK(nlohmann::json::parse(w.get("trace.json")).at("traceEvents").size() > 4 * 4 * 2);
 }
+
+#ifdef HETSCHED_MPIEXEC
+TEST_CASE("processes that MPI connects train by the same bits as one, also where there is no work for some, or one cannot come") {
+  const workplace w;
+  // Open MPI starts no more ranks than there are processors, and none for root, unless told so.
+  const std::string settings =
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1 " HETSCHED_MPIEXEC " ";
+  REQUIRE(w.run(fifty + "--ranks 1 --losses one.csv").status == 0);
+  REQUIRE(w.run(small + "--steps 1 --ranks 2 --out-plan two.json").status == 0);
+  for (const std::string plan : {"", "--plan two.json "}) {
+    const auto r = process(w, fifty + plan + "--transport mpi --losses many.csv", "over-mpi", settings + "3").wait();
+    CAPTURE(r.errors);
+    CHECK(r.status == 0);
+    CHECK(w.get("many.csv") == w.get("one.csv"));
+    CHECK(contains(r.errors, "rank 2: the plan has no work for it") == !plan.empty());
+    fs::remove(w.path("many.csv"));
+  }
+  // A folder of which one rank, the first, finds that it holds another training.
+  fs::create_directories(w.path("state/step-000001"));
+  const auto late = process(w, fifty + "--transport mpi --checkpoint state", "late", settings + "2").wait();
+  CAPTURE(late.errors);
+  CHECK(late.status != 0);
+  CHECK(contains(late.errors, "hetsched-train: state holds step-000001: --resume"));
+}
+#endif
 
 TEST_CASE("kill -9 of a rank: the others end with the reason within the deadline, and fewer ranks go on from the checkpoint") {
   std::string behind;

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <hetsched/gloo/gloo_communicator.hpp>
 
+#include "../runtime/communicator/process_planes.hpp"
 #include "../runtime/dense.hpp"
 #include "../runtime/group/groups.hpp"
 
@@ -29,18 +32,20 @@ std::vector<std::optional<gloo_communicator<Tensor>>> connect_ends(int ranks) {
   return ends;
 }
 
-/// Whether an operation ends soon.
-inline bool ends_soon(gloo_end& end, gloo_end::operation& op) {
-  const auto until = deadline_in(20);
-  while (!end.poll(op))
-    if (end.wait(until, true) != wait_result::progress) return end.poll(op);
-  return true;
-}
-
-inline gloo_tensor filled(std::size_t rows, std::size_t columns, double first) {
-  gloo_tensor t(rows, columns);
-  for (std::size_t k = 0; k < rows * columns; ++k) t.data()[k] = first + static_cast<double>(k);
-  return t;
+/// Calls body(make) on a thread for each of `ranks` ranks; see process_planes.hpp.
+template <class Body>
+void on_ends(int ranks, const Body& body) {
+  const auto store = make_process_store();
+  rethrow_first(on_ranks(ranks, [&](int r) {
+    int number = 0;
+    body([&] {
+      gloo_options options;
+      options.store = store;
+      options.run = "run-" + std::to_string(number++);
+      return std::make_unique<gloo_end>(process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}},
+                                        options);
+    });
+  }));
 }
 
 }  // namespace hetsched::test

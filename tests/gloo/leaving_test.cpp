@@ -87,34 +87,8 @@ void on_two(const Real& real, const Scripted& scripted) {
 
 }  // namespace
 
-TEST_CASE("[threads] gloo: a rank that leaves has sent what it had to, and fails those who wait for more") {
-  auto ends = connect_ends(3);
-  const edge e{0, 1, payload::activation, 0, 0};
-  const int out = ends[0]->open(e), in_channel = ends[1]->open(e);
-  gloo_tensor sent = filled(512, 512, 1), taken(512, 512), more(1, 1);
-  gloo_end::operation send, receive, never;
-  ends[1]->post_receive(in_channel, {}, taken, receive);
-  ends[0]->post_send(out, {}, sent, send);
-  CHECK(ends_soon(*ends[0], send));
-  ends[0].reset();
-  CHECK(ends_soon(*ends[1], receive));
-  CHECK(taken == sent);
-  CHECK(ends[1]->failure().empty());
-  CHECK(ends[2]->failure().empty());
-  ends[1]->post_receive(in_channel, {.microbatch = 1}, more, never);
-  while (ends[1]->wait(deadline_in(20), true) == wait_result::progress) {
-  }
-  CHECK(contains(ends[1]->failure(), "rank 0 has left"));
-  CHECK(ends[2]->wait(deadline_in(20), true) == wait_result::aborted);
-  CHECK(ends[2]->failure() == ends[1]->failure());
-}
-
-TEST_CASE("[threads] gloo: a gather that somebody has left") {
-  auto ends = connect_ends(2);
-  ends[1].reset();
-  std::vector<std::vector<double>> all;
-  CHECK(ends[0]->gather({}, all, deadline_in(20)) == wait_result::aborted);
-  CHECK(ends[0]->failure() == "rank 1 has left");
+TEST_CASE("[threads] gloo: a rank that leaves has sent what it had to, and fails those who want more of it") {
+  on_ends(3, [](const auto& make) { check_leaving(make); });
 }
 
 TEST_CASE("[threads] gloo: a rank that has its gather and leaves has brought all of its own") {

@@ -99,6 +99,12 @@ component_gloo() {
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;gloo"
   build_and_run gloo_app
 }
+component_mpi() {
+  install
+  find "$work/prefix" -name hetsched-mpi-targets.cmake | grep -q . || { echo "skipped: built without MPI"; exit 77; }
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;mpi"
+  build_and_run mpi_app
+}
 component_cuda() {
   install
   find "$work/prefix" -name hetsched-cuda-targets.cmake | grep -q . || { echo "skipped: built without CUDA"; exit 77; }
@@ -158,6 +164,10 @@ component_metis() {
 no_gloo() {
   install
   refused "component gloo" -DCMAKE_DISABLE_FIND_PACKAGE_Gloo=ON -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;gloo"
+}
+no_mpi() {
+  install
+  refused "component mpi" -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;mpi"
 }
 no_cuda() {
   install

@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 FLOORS = {"core": 0, "cluster": 1, "model": 1, "reshard": 2, "schedule": 2, "cost": 3, "plan": 4, "evaluate": 5, "search": 6, "planners": 7, "spmd": 7,
-          "runtime": 8, "io": 9, "views": 9, "gloo": 9, "cuda": 9, "torch": 9, "cuda_check": 10}
+          "runtime": 8, "io": 9, "views": 9, "gloo": 9, "mpi": 9, "cuda": 9, "torch": 9, "cuda_check": 10}
 # The floors of wings, the folders inside a room; "" is the room's own folder. detail/ belongs to the folder that it lies in.
 WINGS = {
     "cost": {"questions": 0, "memory": 1, "network": 1, "operators": 1, "models": 2},
@@ -145,6 +145,9 @@ def violations_of(name, text):
         elif target.startswith(("torch/", "ATen/", "c10/")):
             if room != "torch":
                 yield f"{place}: LibTorch belongs to component torch"
+        elif target == "mpi.h":
+            if room != "mpi":
+                yield f"{place}: MPI belongs to component mpi"
         elif target.startswith("nlohmann/"):
             if room != "io":
                 yield f"{place}: nlohmann/json belongs to io"
@@ -170,6 +173,7 @@ def self_test():
         "hetsched/views/a.hpp": "#include <hetsched/core/views.hpp>\n#include <hetsched/plan/plan.hpp>\n",
         "hetsched/runtime/eigen.hpp": "#include <Eigen/Core>\n",
         "hetsched/torch/a.hpp": "#include <torch/types.h>\n#include <hetsched/runtime/layer/a.hpp>\n",
+        "hetsched/mpi/a.hpp": "#include <mpi.h>\n#include <hetsched/runtime/communicator/a.hpp>\n",
         "hetsched/io/json.hpp": "#include <nlohmann/json.hpp>\n#include <chrono>\n#include <hetsched/plan/plan.hpp>\n",
         "hetsched/cost.hpp": "#include <hetsched/cost/questions/concepts.hpp>\n",
         "hetsched/planners/a.hpp": "#include <hetsched/plan.hpp>\n#include <hetsched/planners/a/b.hpp>\n#include <hetsched/planners/interop_dp.hpp>\n",
@@ -183,6 +187,7 @@ def self_test():
     }
     planted = [
         ("hetsched/cost/a.hpp", "#include <hetsched/schedule/pipeline.hpp>\n"),
+        ("hetsched/gloo/a.hpp", "#include <mpi.h>\n"),
         ("hetsched/core/a.hpp", "#include <hetsched/cluster.hpp>\n"),
         ("hetsched/schedule/a.hpp", "  #  include <hetsched/plan/plan.hpp>\n"),
         ("hetsched/plan/a.hpp", "#include <hetsched/io/json.hpp>\n"),

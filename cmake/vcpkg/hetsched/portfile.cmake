@@ -8,6 +8,7 @@ vcpkg_check_features(OUT_FEATURE_OPTIONS features
     views HETSCHED_VIEWS
     eigen HETSCHED_EIGEN
     gloo HETSCHED_GLOO
+    mpi HETSCHED_MPI
     cuda HETSCHED_CUDA
     cuda-check HETSCHED_CUDA_CHECK
     nccl HETSCHED_NCCL

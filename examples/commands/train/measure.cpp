@@ -22,6 +22,9 @@
 #ifdef HETSCHED_WITH_GLOO
 #include <hetsched/gloo/mesh.hpp>
 #endif
+#ifdef HETSCHED_WITH_MPI
+#include <train/mpi.hpp>
+#endif
 
 namespace train {
 
@@ -114,12 +117,14 @@ void measure_rank(measuring& m, host_communicator<Real>& comm, double host) {
 
 void measure_on_hosts(measuring& m) {
   double host = 0;  // of processes, a number that tells hosts apart
+  std::string name;
 #ifdef HETSCHED_WITH_GLOO
-  if (m.given.transport == "gloo") {
-    const auto name = hetsched::detail::host_identity();
-    host = static_cast<double>(hetsched::crc64(std::as_bytes(std::span(name))) >> 11);
-  }
+  if (m.given.transport == "gloo") name = hetsched::detail::host_identity();
 #endif
+#ifdef HETSCHED_WITH_MPI
+  if (m.given.transport == "mpi") name = host_of_mpi();
+#endif
+  if (!name.empty()) host = static_cast<double>(hetsched::crc64(std::as_bytes(std::span(name))) >> 11);
   if (m.wide)
     on_hosts<double>(m.given, m.place, [&](auto& comm) { measure_rank<double>(m, comm, host); });
   else

@@ -10,6 +10,9 @@
 #ifdef HETSCHED_WITH_GLOO
 #include <train/processes.hpp>
 #endif
+#ifdef HETSCHED_WITH_MPI
+#include <train/mpi.hpp>
+#endif
 
 namespace train {
 
@@ -22,6 +25,13 @@ void on_hosts(const place_arguments& given, const hetsched::process_place& place
       host_communicator<Real> comm(threads);
       body(comm);
     });
+#ifdef HETSCHED_WITH_MPI
+  if (given.transport == "mpi")
+    return on_mpi<tensor>(given, place, [&](const auto& network) {
+      host_communicator<Real> comm(network);
+      body(comm);
+    });
+#endif
 #ifdef HETSCHED_WITH_GLOO
   on_gloo<tensor>(given, place, [&](const auto& network) {
     host_communicator<Real> comm(network);
@@ -36,6 +46,9 @@ template void on_hosts<double>(const place_arguments&, const hetsched::process_p
                                const std::function<void(host_communicator<double>&)>&);
 
 void tell_failure([[maybe_unused]] const place_arguments& given, [[maybe_unused]] const std::string& why) {
+#ifdef HETSCHED_WITH_MPI
+  if (given.transport == "mpi") return tell_failure_by_mpi(given, why);
+#endif
 #ifdef HETSCHED_WITH_GLOO
   if (given.transport != "gloo") return;
   try {
@@ -44,6 +57,12 @@ void tell_failure([[maybe_unused]] const place_arguments& given, [[maybe_unused]
     hetsched::tell_failure(wrong.place, options_of(given), why);
   } catch (const hetsched::error&) {  // it has no place that others wait for
   }
+#endif
+}
+
+void stay_out([[maybe_unused]] const place_arguments& given) {
+#ifdef HETSCHED_WITH_MPI
+  if (given.transport == "mpi") (void)mpi_workers(given, -1);
 #endif
 }
 
@@ -61,6 +80,10 @@ void train_on_hosts_as(job& j) {
     j.told = std::move(told);
     return;
   }
+#ifdef HETSCHED_WITH_MPI
+  if (j.given.place.transport == "mpi")
+    return on_hosts<Real>(j.given.place, j.place, [&](auto& comm) { train_on_host(j, comm, j.told); });
+#endif
 #ifdef HETSCHED_WITH_GLOO
   train_on_processes<gpt::tensor<Real>>(j, [&](const auto& network, const hetsched::process_place&) {
     host_communicator<Real> comm(network);

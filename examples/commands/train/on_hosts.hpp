@@ -25,4 +25,7 @@ void on_hosts(const place_arguments& given, const hetsched::process_place& place
 /// Tells the ranks that wait for this process why it does not come; nothing where ranks are threads.
 void tell_failure(const place_arguments& given, const std::string& why);
 
+/// What a process does that has no work where others have: with MPI, they have to hear it.
+void stay_out(const place_arguments& given);
+
 }  // namespace train

@@ -34,10 +34,10 @@ void train::add_model_options(CLI::App& app, model_arguments& given) {
 }
 
 void train::add_place_options(CLI::App& app, place_arguments& given) {
-  app.add_option("--transport", given.transport, "threads of this process, or gloo: one process per rank")
-      ->check(CLI::IsMember({"threads", "gloo"}))
+  app.add_option("--transport", given.transport, "threads of this process, or gloo or mpi: one process per rank")
+      ->check(CLI::IsMember({"threads", "gloo", "mpi"}))
       ->capture_default_str();
-  app.add_option("--ranks", given.ranks, "threads: how many; gloo: as the launcher says")->check(CLI::Range(1, 1024));
+  app.add_option("--ranks", given.ranks, "threads: how many; gloo, mpi: as the launcher says")->check(CLI::Range(1, 1024));
   app.add_option("--store", given.store,
                  "gloo: where ranks meet, file:FOLDER, redis://HOST:PORT or torch://HOST:PORT (torchrun's own, unless said)");
   app.add_option("--run-name", given.run, "gloo: tells runs apart that meet in one store");
@@ -45,7 +45,7 @@ void train::add_place_options(CLI::App& app, place_arguments& given) {
   app.add_option("--address", given.address, "gloo: own address to use");
   app.add_option("--secret-file", given.secret_file,
                  "gloo: a file whose first line all ranks prove to know (else HETSCHED_SECRET, if it is set)");
-  app.add_option("--connect-deadline", given.connect_deadline_s, "gloo: seconds until all ranks have come")
+  app.add_option("--connect-deadline", given.connect_deadline_s, "gloo, mpi: seconds until all ranks have come")
       ->check(CLI::Range(0.01, 1e6))
       ->capture_default_str();
   app.add_option("--deadline", given.deadline_s, "seconds that a rank waits for others before the run ends with an error")

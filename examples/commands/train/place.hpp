@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of a training are: threads of this process, or processes that Gloo connects.
+// Where the ranks of a training are: threads of this process, or processes that Gloo or MPI connects.
 #pragma once
 
 #include <algorithm>
@@ -43,6 +43,15 @@ inline constexpr bool with_gloo = true;
 inline constexpr bool with_gloo = false;
 #endif
 
+#ifdef HETSCHED_WITH_MPI
+inline constexpr bool with_mpi = true;
+#else
+inline constexpr bool with_mpi = false;
+#endif
+
+/// This process among those that MPI finds. Throws: input_error if these are not those that a launcher has started.
+[[nodiscard]] hetsched::process_place place_of_mpi();
+
 /// The first line of a file; empty, if no file is named.
 [[nodiscard]] inline std::string read_secret(const std::string& path) {
   if (path.empty()) return {};
@@ -61,11 +70,18 @@ inline constexpr bool with_gloo = false;
     threads.ranks = given.ranks.value_or(1);
     return threads;
   }
-  if (!with_gloo) throw hetsched::input_error("--transport: this program was built without Gloo (HETSCHED_GLOO)");
+  const bool over_mpi = given.transport == "mpi";
+  if (!(over_mpi ? with_mpi : with_gloo))
+    throw hetsched::input_error(over_mpi ? "--transport: this program was built without MPI (HETSCHED_MPI)"
+                                         : "--transport: this program was built without Gloo (HETSCHED_GLOO)");
   if (!given.secret_file.empty()) (void)read_secret(given.secret_file);
-  auto place = hetsched::place_from_environment();
+  hetsched::process_place place;
+  if constexpr (with_mpi) {
+    if (over_mpi) place = place_of_mpi();
+  }
+  if (!over_mpi) place = hetsched::place_from_environment();
   if (place.launcher.empty() && !place.alone.empty() && !given.ranks)
-    throw hetsched::input_error("--transport gloo: no launcher has told a rank, and " + place.alone +
+    throw hetsched::input_error("--transport " + given.transport + ": no launcher has told a rank, and " + place.alone +
                                 "; --ranks 1 says that one process is meant");
   if (given.ranks && *given.ranks != place.ranks)
     throw hetsched::input_error(
@@ -73,7 +89,7 @@ inline constexpr bool with_gloo = false;
             ? "--ranks: no launcher has started this process; use mpirun, torchrun, srun or flux, or set RANK and WORLD_SIZE"
             : "--ranks: found " + std::to_string(*given.ranks) + ", but " + place.launcher + " started " +
                   std::to_string(place.ranks));
-  if (place.ranks > 1 && given.store.empty() && place.store.empty())
+  if (place.ranks > 1 && !over_mpi && given.store.empty() && place.store.empty())
     throw hetsched::input_error("--store is required for processes to meet: file:FOLDER, redis://HOST:PORT or torch://HOST:PORT");
   return place;
 }

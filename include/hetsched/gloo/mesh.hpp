@@ -2,8 +2,6 @@
 #pragma once
 // Tested by tests/gloo/gloo_communicator_test.cpp.
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <array>
@@ -18,6 +16,7 @@
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
 #include <hetsched/gloo/stranger.hpp>
+#include <hetsched/runtime/communicator/detail/no_signals.hpp>
 
 namespace hetsched {
 
@@ -44,22 +43,6 @@ struct gloo_options {
 };
 
 namespace detail {
-
-/// Blocks all signals of this thread while it lives, and so of threads that it makes: signals are for the threads of the caller.
-class no_signals {
- public:
-  no_signals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  ~no_signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  no_signals(const no_signals&) = delete;
-  no_signals& operator=(const no_signals&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 /// Two connections between every two ranks: one for tensors, and one for what must not wait behind them.
 struct gloo_mesh {

@@ -109,18 +109,8 @@ struct channel_end {
 
 /// All ends that this rank, or another, has opened.
 struct channel_ends {
-  struct hash {
-    std::size_t operator()(const edge& e) const {
-      std::uint64_t mixed = 0;
-      for (const int part : {e.from, e.to, static_cast<int>(e.what), e.direction, e.stage, e.part}) {
-        mixed = (mixed ^ static_cast<std::uint32_t>(part)) * 0x9e3779b97f4a7c15u;
-        mixed ^= mixed >> 29;
-      }
-      return mixed;
-    }
-  };
   std::deque<channel_end> all;
-  std::unordered_map<edge, channel_end*, hash> by_edge;
+  std::unordered_map<edge, channel_end*, edge_hash> by_edge;
 
   channel_end& find(const edge& e, int own_rank) {
     if (const auto known = by_edge.find(e); known != by_edge.end()) return *known->second;
@@ -132,9 +122,6 @@ struct channel_ends {
     return c;
   }
 };
-
-/// Why a tensor cannot be sent to a receive; empty if it can.
-[[nodiscard]] std::string difference(const edge& where, const tensor_note& sent, const tensor_note& wanted);
 
 }  // namespace hetsched::detail
 

@@ -14,9 +14,9 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/gloo/detail/line_traffic.hpp>
-#include <hetsched/gloo/detail/standstill.hpp>
 #include <hetsched/gloo/mesh.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/detail/standstill.hpp>
 
 namespace hetsched::detail {
 

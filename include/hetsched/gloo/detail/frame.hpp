@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/detail/sent_tensor.hpp>
 
 namespace hetsched::detail {
 
@@ -52,6 +53,7 @@ struct tensor_note {
   [[nodiscard]] hetsched::stamp stamp() const {
     return {step, microbatch, static_cast<payload>(stamp_what), stamp_direction, stamp_stage};
   }
+  [[nodiscard]] sent_tensor tensor() const { return {stamp(), bytes, elements, shape}; }
   [[nodiscard]] edge where(int from, int to) const {
     return {from, to, static_cast<payload>(edge_what), edge_direction, edge_stage, edge_part};
   }
@@ -107,20 +109,6 @@ void append_frame(std::vector<char>& to, frame_kind kind, std::uint64_t acknowle
   append(to, &header, 1);
   append(to, first, firsts);
   append(to, second, seconds);
-}
-
-/// In place of the hash of a shape: bytes without one, which fit as many of any shape.
-inline constexpr std::uint64_t no_shape = 0;
-
-/// A hash of a tensor's extents (FNV-1a).
-template <class Shape>
-[[nodiscard]] std::uint64_t shape_hash(const Shape& shape) {
-  std::uint64_t hash = 1469598103934665603u;
-  for (const auto extent : shape) {
-    auto left = static_cast<std::uint64_t>(extent);
-    for (int i = 0; i < 8; ++i, left >>= 8) hash = (hash ^ (left & 255u)) * 1099511628211u;
-  }
-  return hash;
 }
 
 }  // namespace hetsched::detail

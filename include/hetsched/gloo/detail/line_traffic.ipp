@@ -154,7 +154,8 @@ HETSCHED_INLINE void line_traffic::send_what_may_go(channel_end& c) {
     while (c.wanted_first < c.wanted.size() && c.wanted[c.wanted_first].number < note.number) ++c.wanted_first;
     const bool is_wanted = c.wanted_first < c.wanted.size() && c.wanted[c.wanted_first].number == note.number;
     if (is_wanted) {
-      if (const auto text = difference(c.where, note, c.wanted[c.wanted_first]); !text.empty()) return fail(text);
+      if (const auto text = difference(c.where, note.tensor(), c.wanted[c.wanted_first].tensor()); !text.empty())
+        return fail(text);
       ++c.wanted_first;
     } else if (note.bytes > small_tensor || peer.unasked_sent >= peer.acknowledged + most_unasked) {
       if (std::exchange(c.announced, note.number + 1) <= note.number) say(c.peer, frame_kind::announced, &note, 1);
@@ -202,7 +203,7 @@ HETSCHED_INLINE void line_traffic::take_early(channel_end& c) {
     auto& t = c.transfers.pop();
     auto& early = *c.early_first;
     c.early_first = early.next;
-    if (const auto text = difference(c.where, early.note, t.header.note); !text.empty()) return fail(text);
+    if (const auto text = difference(c.where, early.note.tensor(), t.header.note.tensor()); !text.empty()) return fail(text);
     if (early.note.bytes > 0) std::memcpy(t.data, early.bytes, early.note.bytes);
     blocks_.give_back(early);
     took_unasked(c.peer);
@@ -227,7 +228,7 @@ HETSCHED_INLINE bool line_traffic::take_header(int p, const tensor_header& heade
   peer.into = nullptr;
   peer.into_early = nullptr;
   if (c.transfers.first && !c.early_first) {
-    if (const auto text = difference(c.where, note, c.transfers.first->header.note); !text.empty()) {
+    if (const auto text = difference(c.where, note.tensor(), c.transfers.first->header.note.tensor()); !text.empty()) {
       fail(text);
       return false;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/gloo/detail/standstill.hpp>
+#include <hetsched/runtime/communicator/detail/standstill.hpp>
 
 #include <chrono>
 

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/mpi/mpi_communicator_test.cpp.
+
+// Without the C++ bindings that MPI has given up.
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
+#ifndef MPICH_SKIP_MPICXX
+#define MPICH_SKIP_MPICXX 1
+#endif
+#include <mpi.h>
+
+#include <functional>
+#include <mutex>
+#include <string>
+
+namespace hetsched {
+
+/// MPI in this process: from MPI_Init_thread to MPI_Finalize, unless the program has called the former before, and then calls the
+/// latter itself. It outlives all communicators that are made with it.
+class mpi_session {
+ public:
+  /// `say`: where the cause goes before MPI_Abort ends all processes; empty: standard error.
+  /// Throws: input_error if MPI does not let several threads call it, one at a time (MPI_THREAD_SERIALIZED).
+  explicit mpi_session(std::function<void(const std::string&)> say = {});
+  /// Waits for all processes in MPI_Finalize; or, if one of them has been given up, ends them with MPI_Abort, as the former would
+  /// wait for it for ever.
+  ~mpi_session();
+  mpi_session(const mpi_session&) = delete;
+  mpi_session& operator=(const mpi_session&) = delete;
+
+  [[nodiscard]] int rank() const { return rank_; }    ///< in MPI_COMM_WORLD
+  [[nodiscard]] int ranks() const { return ranks_; }  ///< of it
+  /// Why another process has been given up; empty: none has. The program must not call MPI_Finalize then.
+  [[nodiscard]] std::string given_up() const;
+
+  // For communicators.
+  /// Held in every call of MPI.
+  [[nodiscard]] std::mutex& guard() { return guard_; }
+  /// Another process does not answer. With guard() held.
+  void give_up(const std::string& why);
+  /// Says why, and ends all processes.
+  [[noreturn]] void end_all(const std::string& why) const;
+
+ private:
+  mutable std::mutex guard_;
+  std::function<void(const std::string&)> say_;
+  std::string given_up_;
+  int rank_ = 0, ranks_ = 1;
+  bool owns_ = false;
+};
+
+}  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/mpi/mpi_session.ipp>
+#endif

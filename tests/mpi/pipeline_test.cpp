@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <hetsched/mpi/run_on_mpi.hpp>
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdio>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
+
+#include "../runtime/every_schedule.hpp"
+#include "../runtime/numbered.hpp"
+#include "session.hpp"
+
+using namespace hetsched;
+using namespace hetsched::test;
+
+TEST_CASE("mpi: every schedule gives the bits of one device") {
+  const auto singles = make_mpi<matrix<float>>();
+  const auto doubles = make_mpi<matrix<double>>();
+  int run = 0;
+  for (const auto& one : schedule_instances(mpi().ranks(), {1, 2, 3, 5, 8, 16})) {
+    CAPTURE(one.name);
+    CHECK((one.single ? differences<float>(one, *singles) : differences<double>(one, *doubles)) == "");
+    ++run;
+  }
+  CHECK(run > 20);
+}
+
+TEST_CASE("mpi: slices of every strategy between stages of three ranks and one") {
+  if (mpi().ranks() != 4) return;
+  const layout three{.mesh = {3}, .dimensions = {{.extent = 6, .axes = {0}, .points = {0, 1, 3, 6}}, {.extent = 4}}};
+  const layout one{.mesh = {1}, .dimensions = {{.extent = 6}, {.extent = 4}}};
+  for (const auto how : all_reshard_strategies) {
+    CAPTURE(name_of(how));
+    const auto comm = make_mpi<box_tensor>();
+    const numbered_pipeline pipeline{
+        .order = one_f_one_b({2, 1}, 4),
+        .groups = {.devices = {3, 1}, .boundaries = {make_boundary_transfer(three, one, how, {.chunks = 2})}},
+        .options = {.deadline_s = 20},
+        .meets = false};
+    CHECK_NOTHROW(run_device(*comm, pipeline, 2, nullptr));
+  }
+}
+
+// For faults.sh, which looks how these end: the session ends all ranks.
+TEST_CASE("mpi: a rank that does not come" * doctest::skip()) {
+  if (mpi().rank() == 0)
+    std::this_thread::sleep_for(std::chrono::seconds(20));
+  else
+    CHECK_THROWS_WITH_AS(make_mpi({.connect_deadline_s = 0.5}), doctest::Contains("ranks have come within 0.5"), error);
+}
+
+// For faults.sh, which kills or stops one of the ranks.
+TEST_CASE("mpi: steps without end" * doctest::skip()) {
+  const int ranks = mpi().ranks();
+  const std::vector<double> forward(static_cast<std::size_t>(ranks), 1);
+  const auto order = build_schedule(
+      "1f1b", {.forward_s = forward, .backward_s = forward, .transfer_s = std::vector<double>(forward.size() - 1, 0.1)}, 8);
+  const task<double> t(1, std::vector<int>(forward.size(), 1), order.microbatches);
+  std::string why;
+  try {
+    run_on_mpi<plane_tensor>(mpi(), {}, [&](auto& comm) {
+      std::vector<dense_stage<double>> own;
+      own.push_back(t.stage(comm.rank()));
+      pipeline_executor<plane_tensor, dense_stage<double>, mpi_communicator<plane_tensor>> executor(order, own, t.boundaries(),
+                                                                                                    comm, {.deadline_s = 3});
+      for (int step = 0;; ++step) {
+        executor.step(std::span<const plane_tensor>(t.inputs), std::span<const plane_tensor>(t.targets), task<double>::loss);
+        if (step == 0) std::printf("rank %d is process %d\n", comm.rank(), static_cast<int>(getpid())), std::fflush(stdout);
+      }
+    });
+  } catch (const communication_error& e) {
+    why = e.what();
+  }
+  std::printf("rank %d was told: %s\n", mpi().rank(), why.c_str());
+  std::fflush(stdout);
+  CHECK(why == "");
+}
