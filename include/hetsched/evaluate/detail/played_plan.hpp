@@ -351,8 +351,6 @@ inline void tell_fullest(const cluster& hardware, evaluation& e, std::size_t l, 
       for (const auto& part : parts_of(held, line.microbatch_size, costs.slices())) holders.push_back(part.where);
     }
     const reduction_cost c = costs.gradient_sync(g.layers, holders);
-    if (!(c.seconds >= 0) || c.bytes < 0)
-      throw input_error("the reduction of the gradients of " + describe(g.layers) + " is negative or not a number");
     if (!(c.seconds < longest_time_s))
       return refusal{refusal::kind::infeasible,
                      "no link joins all pipelines: the gradients of " + describe(g.layers) + " cannot be added up"};

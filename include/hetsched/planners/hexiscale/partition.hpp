@@ -3,13 +3,15 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/core/tolerances.hpp>
@@ -115,14 +117,17 @@ class partition_refiner {
 
 /// Cuts a graph by greedy growth, which gives each time the lightest part the vertex that suits it best, and refinement after
 /// Kernighan and Lin. A fallback for graphs of up to some hundreds of vertices where METIS is not at hand.
-/// Requires: parts between 1 and the number of vertices.
+/// Throws: input_error for weights that are none, a balance below 1, and unless parts are 1 to the number of vertices.
 /// Returns: the part of each vertex; no part is empty. Parts may be heavier than asked for where the search finds no other way.
 /// Where asked.go_on ends it, some partition.
 /// Complexity: O(vertices^2 * parts) a pass.
 /// Determinism: by graph and request; the seed decides the first vertices.
 /// Source: Kernighan, Lin 1970; in place of the coarsening of HexiScale sec. 4.2.
 [[nodiscard]] inline std::vector<int> grow_and_refine(const device_graph& g, const partition_request& asked) {
-  HETSCHED_EXPECTS(asked.parts >= 1 && as_size(asked.parts) <= g.size());
+  detail::validate(g);
+  detail::expect_count(asked.parts, "parts", 1, static_cast<std::int64_t>(g.size()));
+  if (!(asked.balance >= 1 && asked.balance < infinity))
+    throw input_error("balance is " + detail::number_text(asked.balance) + ", expected a finite number of at least 1");
   const auto n = g.size(), parts = as_size(asked.parts);
   std::vector<int> part(n, -1);
   // Heavy vertices first; equal ones in an order by seed.
