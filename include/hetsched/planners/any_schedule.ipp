@@ -66,6 +66,7 @@ class any_schedule_search {
     }
     while (high - low > 1e-5 * high && !tired_) {
       const double middle = low + (high - low) / 2;
+      if (!(middle > low && middle < high)) break;
       auto better = within(middle);
       if (better) {
         high = std::min(middle, better->bound_s);

@@ -45,6 +45,7 @@ namespace hetsched {
     for (std::size_t g = 0; g < groups.size(); ++g)
       longest = std::max(longest, at(seconds, groups[g].stages[l]) += p.gradient_sync[g].seconds);
   }
+  detail::expect_natural(slowest + longest, "seconds of an iteration");
   return slowest + longest;
 }
 
