@@ -46,6 +46,7 @@ struct inference_station {
   if (const double direct_s = way_s(stages.back(), stages.front()); direct_s < longest_time_s) return direct_s;
   double sum = 0;
   for (std::size_t i = 1; i < stages.size(); ++i) sum += way_s(stages[i], stages[i - 1]);
+  if (!(sum < longest_time_s)) throw input_error("no link leads from the last stage back to the first");
   return sum;
 }
 
@@ -87,6 +88,7 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
   const auto& line = p.pipelines.front();
   const int in_flight = line.microbatches;
   if (line.boundaries.size() + 1 != line.stages.size()) throw input_error("the plan tells no costs of its boundaries");
+  for (const auto& b : line.boundaries) detail::expect_natural(b.forward_s, "forward_s of a boundary");
   if (requests < std::int64_t{3} * in_flight)
     throw input_error("a play of inference needs three times as many requests as are in flight");
   constexpr int most_requests = 100'000'000;  // whose times take some gigabytes

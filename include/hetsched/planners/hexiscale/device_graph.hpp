@@ -14,6 +14,7 @@
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 
 namespace hetsched {
 
@@ -47,6 +48,14 @@ inline void validate(const device_graph& g) {
   expect_size(g.edges.size(), g.size() * g.size(), "edges of the graph", "one for every two vertices");
   expect_naturals(g.vertices, "vertices");
   expect_naturals(g.edges, "edges");
+}
+
+/// The same for a request of such a graph's parts. Throws: also for a balance below 1, and unless parts are 1 to the vertices.
+inline void validate(const device_graph& g, const partition_request& asked) {
+  validate(g);
+  expect_count(asked.parts, "parts", 1, static_cast<std::int64_t>(g.size()));
+  if (!(asked.balance >= 1 && asked.balance < infinity))
+    throw input_error("balance is " + number_text(asked.balance) + ", expected a finite number of at least 1");
 }
 
 /// Throws input_error unless every vertex has one of `parts` parts.

@@ -3,15 +3,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/detail/expect.hpp>
-#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/core/tolerances.hpp>
@@ -124,10 +121,7 @@ class partition_refiner {
 /// Determinism: by graph and request; the seed decides the first vertices.
 /// Source: Kernighan, Lin 1970; in place of the coarsening of HexiScale sec. 4.2.
 [[nodiscard]] inline std::vector<int> grow_and_refine(const device_graph& g, const partition_request& asked) {
-  detail::validate(g);
-  detail::expect_count(asked.parts, "parts", 1, static_cast<std::int64_t>(g.size()));
-  if (!(asked.balance >= 1 && asked.balance < infinity))
-    throw input_error("balance is " + detail::number_text(asked.balance) + ", expected a finite number of at least 1");
+  detail::validate(g, asked);
   const auto n = g.size(), parts = as_size(asked.parts);
   std::vector<int> part(n, -1);
   // Heavy vertices first; equal ones in an order by seed.
