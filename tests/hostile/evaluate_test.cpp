@@ -170,7 +170,8 @@ const std::vector<door> doors{
      [](random_source& r) {
        const auto hardware = some_hardware(r);
        const auto e = some_evaluation(r, hardware, some_costs(r));
-       for (const double s : iterations_under_jitter(e.plan, one_in(r, 6) ? some_double(r) : .1, one_in(r, 6) ? some_count(r) : 2))
+       for (const double s :
+            iterations_under_jitter(e.plan, one_in(r, 6) ? some_double(r) : .1, one_in(r, 6) ? some_count(r) : 2))
          expect(s >= 0, "a time");
      }},
     {"most_robust_plan",

@@ -67,7 +67,8 @@ struct hostile_costs {
     return all;
   }
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
-    stage_cost c{.forward_s = (1. + index % 2) / where.degrees.data, .backward_s = 2, .weight_bytes = 1000, .activation_bytes = 10};
+    stage_cost c{
+        .forward_s = (1. + index % 2) / where.degrees.data, .backward_s = 2, .weight_bytes = 1000, .activation_bytes = 10};
     if (wrong == 4) c.forward_s = number;
     if (wrong == 5) c.backward_s = number;
     if (wrong == 6) c.weight_bytes = bytes;

@@ -155,7 +155,8 @@ HETSCHED_INLINE std::vector<double> iterations_under_jitter(const plan& p, doubl
 
 HETSCHED_INLINE outcome<robust_plan> most_robust_plan(const cluster& hardware, const costs_by_size& costs_for,
                                                       std::vector<plan> plans, const robust_options& options) {
-  if (plans.empty() || !(options.share > 0 && options.share <= 1) || !(options.spread >= 0 && options.spread < infinity) || options.samples < 1)
+  if (plans.empty() || !(options.share > 0 && options.share <= 1) || !(options.spread >= 0 && options.spread < infinity) ||
+      options.samples < 1)
     throw input_error("a robust plan needs plans to begin with, a share in (0, 1], a spread of at least 0 and a sample");
   robust_plan best{.plan = {}, .searched_s = infinity};
   std::optional<plan> fastest;

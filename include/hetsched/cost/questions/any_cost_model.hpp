@@ -71,10 +71,12 @@ template <class M>
 /// finite, and a number below 1.
 [[nodiscard]] inline double checked(double seconds, const char* question) {
   if (seconds >= 0 && seconds < longest_time_s) return seconds;
-  throw input_error(std::string("a cost model's ") + question + " is " + number_text(seconds) + ", expected seconds of at least 0");
+  throw input_error(std::string("a cost model's ") + question + " is " + number_text(seconds) +
+                    ", expected seconds of at least 0");
 }
 [[nodiscard]] inline int checked(int count, const char* question) {
-  if (count < 1) throw input_error(std::string("a cost model's ") + question + " is " + std::to_string(count) + ", expected at least 1");
+  if (count < 1)
+    throw input_error(std::string("a cost model's ") + question + " is " + std::to_string(count) + ", expected at least 1");
   return count;
 }
 
@@ -172,7 +174,8 @@ inline constexpr question_table questions_of = make_questions<M>();
 /// pointer.
 /// It answers all that a model may answer, where the model does not with the defaults of cost_of; what the model answers itself
 /// is told by additive() and its neighbours. What it says of updates, reductions, pieces and tokens is checked here: input_error
-/// for times that are none; of the other answers, where they are kept (price_book). A model that forwards to another one may have members of these three names.
+/// for times that are none; of the other answers, where they are kept (price_book). A model that forwards to another one may have
+/// members of these three names.
 class any_cost_model {
  public:
   /// Not compiled, with a message for each question, if a model answers only some of those of stage_cost_model.

@@ -107,8 +107,8 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
   return result;
 }
 
-/// Throws input_error unless a plan has what evaluate fills in: times of its stages and boundaries, and of the reductions between its
-/// pipelines.
+/// Throws input_error unless a plan has what evaluate fills in: times of its stages and boundaries, and of the reductions between
+/// its pipelines.
 inline void require_evaluated(const plan& p) {
   expect_count(static_cast<std::int64_t>(p.pipelines.size()), "pipelines of the plan");
   static_cast<void>(microbatch_count(p));

@@ -234,10 +234,9 @@ inline void replace_if_better(const cluster& hardware, const any_cost_model& cos
 /// long as that helps; two rounds of it. Warm-ups are exact ones: options.warmup is not looked at.
 /// `devices`: of each pipeline; those that its stages use and more.
 /// Requires: an evaluated plan under exact_1f1b, and devices that no two pipelines share.
-/// Throws: input_error for a plan that evaluate refuses or has not seen, devices that the cluster does not have, of other pipelines
-/// than the plan's, or of several nodes; and as interop_dp.
-/// Returns: the better of what was found and what was given, as evaluate has it.
-/// Determinism: by the arguments.
+/// Throws: input_error for a plan that evaluate refuses or has not seen, devices that the cluster does not have, of other
+/// pipelines than the plan's, or of several nodes; and as interop_dp. Returns: the better of what was found and what was given,
+/// as evaluate has it. Determinism: by the arguments.
 [[nodiscard]] inline plan polish_pipelines(const cluster& hardware, const any_cost_model& costs, plan given,
                                            const std::vector<pipeline_devices>& devices, const planning_problem& problem,
                                            const interop_options& options = {}) {
