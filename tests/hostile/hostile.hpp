@@ -2,14 +2,6 @@
 // Public functions under hostile arguments: each call returns, or throws an error of the library.
 #pragma once
 
-#ifdef HOSTILE_FORK
-#include <sys/wait.h>
-#include <unistd.h>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <map>
-#endif
 #include <doctest/doctest.h>
 
 #include <climits>
@@ -88,9 +80,6 @@ template <class List>
           .links = {{0, 1, {1e-4, 1e9}}}};
 }
 
-#ifdef HOSTILE_FORK
-#include "/tmp/s/wc_fork.hpp"
-#else
 /// Calls each door in turn, `calls` times together.
 inline void knock(const std::vector<door>& doors, int calls) {
   random_source r(20260101);
@@ -113,6 +102,5 @@ inline void knock(const std::vector<door>& doors, int calls) {
     CHECK((refused[d] > 0) == doors[d].refuses);
   }
 }
-#endif
 
 }  // namespace hetsched::test
