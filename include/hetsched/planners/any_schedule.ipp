@@ -192,7 +192,7 @@ HETSCHED_INLINE outcome<std::vector<std::optional<bounded_pipeline>>> any_schedu
   for (const auto& o : options)
     if (o.microbatches < 1 || !(o.haste > 0 && o.haste <= 1e9) || o.in_flight < 1 || !(o.below_s >= 0 && o.below_s < infinity))
       throw input_error("a pipeline for any schedule needs microbatches, a haste above 0, one in flight and no negative limit");
-  detail::validate_network(book.hardware());
+  detail::validate_network(book.hardware(), false);
   return detail::with_tables(
       book,
       [&](const detail::interop_problem& problem, const detail::stage_prices& table) -> outcome<all> {

@@ -25,7 +25,7 @@ HETSCHED_INLINE void validate(const cluster& hardware, const planning_problem& p
   if (problem.microbatches < 1 || problem.microbatch_size < 1)
     throw input_error("microbatches and microbatch_size must be at least 1");
   if (hardware.subclusters.empty()) throw input_error("a cluster needs at least one subcluster");
-  detail::validate_network(hardware);
+  detail::validate_network(hardware, false);
   if (!(problem.deadline_s > 0)) throw input_error("a deadline must be above 0");
   detail::expect_natural(problem.flops_per_sample, "flops_per_sample");
   if (std::isnan(problem.beat) || std::isnan(problem.enough)) throw input_error("beat and enough must be numbers");

@@ -46,7 +46,7 @@ inline void validate_devices(const cluster& hardware, const pipeline_devices& de
 /// The devices of a pipeline's stages, by node; what lies side by side is one piece.
 /// Throws: input_error for devices that the cluster does not have.
 [[nodiscard]] inline pipeline_devices devices_of(const cluster& hardware, const pipeline_plan& line) {
-  detail::validate_network(hardware);
+  detail::validate_network(hardware, false);
   for (const auto& s : line.stages) detail::validate_devices(hardware, s.devices);
   std::vector<std::pair<int, int>> all;  // subcluster, device
   for (const auto& s : line.stages)
