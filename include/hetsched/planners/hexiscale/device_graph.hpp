@@ -42,12 +42,21 @@ using device_partitioner = std::function<std::vector<int>(const device_graph&, c
 
 namespace detail {
 
-/// Throws input_error unless a graph has weights that are finite and not negative, one for every two vertices.
+/// Throws input_error unless a graph has weights of 0 to 1e100, one for every two vertices and the same both ways.
 inline void validate(const device_graph& g) {
   expect_count(static_cast<std::int64_t>(g.size()), "vertices of the graph");
   expect_size(g.edges.size(), g.size() * g.size(), "edges of the graph", "one for every two vertices");
   expect_naturals(g.vertices, "vertices");
   expect_naturals(g.edges, "edges");
+  constexpr double most = 1e100;  // sums and products of weights stay finite
+  for (std::size_t a = 0; a < g.size(); ++a) {
+    if (g.vertices[a] > most || g.edge(a, a) != 0)
+      throw input_error("vertex " + std::to_string(a) + " of the graph weighs more than 1e100, or has an edge to itself");
+    for (std::size_t b = 0; b < a; ++b)
+      if (g.edge(a, b) != g.edge(b, a) || g.edge(a, b) > most)
+        throw input_error("the edges of vertices " + std::to_string(b) + " and " + std::to_string(a) +
+                          " are not the same both ways, or weigh more than 1e100");
+  }
 }
 
 /// The same for a request of such a graph's parts. Throws: also for a balance below 1, and unless parts are 1 to the vertices.

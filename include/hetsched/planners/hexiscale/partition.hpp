@@ -33,7 +33,8 @@ class partition_refiner {
   }
 
   void run() {
-    while (pass()) continue;
+    constexpr int most_passes = 10'000;  // rounding must not go round and round
+    for (int left = most_passes; left > 0 && pass();) --left;
   }
 
  private:
