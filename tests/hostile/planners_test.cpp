@@ -419,7 +419,7 @@ const std::vector<door> doors{
        for (int i = r.integer(0, 2); i > 0; --i) {
          space.ways.emplace_back();
          if (!one_in(r, 12)) space.ways.back() = {0, mostly64(r, 2), mostly64(r, 2)};
-         if (one_in(r, 12)) space.ways.back()[0] = 1;
+         if (!space.ways.back().empty() && one_in(r, 12)) space.ways.back()[0] = 1;
        }
        const auto n = count_plans(space);
        expect(!(n.all < n.whole_layers), "there are more with whole layers than at all");
