@@ -106,6 +106,59 @@ def wrong_with(include, compiler, missing):
     return None if SAYS[missing] in ran.stderr else f"{compiler}: without {missing}, not said: {SAYS[missing]}\n{ran.stderr[:2000]}"
 
 
+CHANNEL = {
+    "operation": "struct operation { double end_s = 0; };",
+    "rank": "int rank() const;",
+    "ranks": "int ranks() const;",
+    "open": "int open(const hetsched::edge&);",
+    "post_send": "void post_send(int, const hetsched::stamp&, tensor&, operation&);",
+    "post_receive": "void post_receive(int, const hetsched::stamp&, tensor&, operation&);",
+    "poll": "bool poll(operation&);",
+    "wait": "hetsched::wait_result wait(hetsched::deadline_time, bool);",
+    "abort": "void abort(const std::string&);",
+    "failure": "std::string failure() const;",
+    "gather": "hetsched::wait_result gather(std::span<const double>, std::vector<std::vector<double>>&, hetsched::deadline_time);",
+    "post_send_bytes": "void post_send_bytes(int, const hetsched::stamp&, std::span<const std::byte>, operation&);",
+    "post_receive_bytes": "void post_receive_bytes(int, const hetsched::stamp&, std::span<std::byte>, operation&);",
+}
+CHANNEL_USES = {
+    "a training": "auto trainer = hetsched::make_trainer<tensor>(hetsched::even_layout(2, hetsched::gpipe(2, 2)), [](int) { return layer(); },"
+    " [](int) { return hetsched::tensor_shape{1}; }, channel(), hetsched::sgd{}); const std::vector<tensor> batch(2);"
+    " trainer.step(std::span(batch), std::span(batch), [](const tensor& y, const tensor&) { return hetsched::loss_value<tensor>{1, y}; });",
+    "links": "channel c; (void)hetsched::profile_link<tensor>(c, 0, 1, 0);",
+    "any communicator": "const hetsched::any_communicator<tensor> held{channel()};",
+}
+OTHER_RESULT = {  # members of which the result is another one
+    "open": "void open(const hetsched::edge&);",
+    "poll": "int poll(operation&);",
+    "wait": "bool wait(hetsched::deadline_time, bool);",
+}
+# Not every member in every use: a compilation takes seconds.
+LACKING = [("a training", name, "") for name in ["post_send", "failure", "gather"]] + [("links", name, "") for name in CHANNEL if "bytes" not in name]
+LACKING += [("any communicator", name, "") for name in ["rank", "post_receive", "post_send_bytes"]]
+LACKING += [(use, name, text) for use, (name, text) in zip([*CHANNEL_USES, "links"], [*OTHER_RESULT.items()])]
+LACKING += [(use, None, "") for use in CHANNEL_USES]
+
+
+def wrong_with_channel(include, compiler, case):
+    """A user's communicator that lacks a member, or has it with another result: at most two errors, the first of which names it."""
+    use, missing, instead = case
+    channel = "\n".join(text for name, text in CHANNEL.items() if name != missing and not (missing == "operation" and "operation" in text))
+    members = ["\n".join(of.values()) for of in (TENSOR, LAYER)]
+    ran = compile(include, compiler,
+                  "#include <span>\n#include <string>\n#include <vector>\n#include <hetsched/hetsched.hpp>\n#include <hetsched/runtime.hpp>\n"
+                  "#include <hetsched/runtime/group/any_communicator.hpp>\n#include <hetsched/runtime/measure/profile_links.hpp>\n"
+                  f"struct tensor {{ {members[0]} }};\nstruct layer {{ {members[1]} }};\nstruct channel {{ {channel} {instead} }};\n"
+                  f"void use() {{ {CHANNEL_USES[use]} }}\n", ["-DHETSCHED_COMPILED"])
+    errors = [line for line in ran.stderr.splitlines() if " error: " in line]
+    if missing is None:
+        return f"{compiler}: {use}, a communicator that lacks nothing is refused:\n{ran.stderr[:2000]}" if errors else None
+    says = "the communicator has no " + ("member type `operation`" if missing == "operation" else f"{missing}(")
+    if not errors or says not in errors[0] or len(errors) > 2:
+        return f"{compiler}: {use}, communicator without {missing} {instead}: not at most 2 errors of which the first says: {says}\n" + "\n".join(errors)
+    return None
+
+
 COSTS = {
     "layer_count": "int layer_count() const;",
     "placements": "std::vector<hetsched::placement> placements(const hetsched::submesh&) const;",
@@ -184,6 +237,7 @@ def wrong_with_eigen(include, eigen, compiler, tensor):
 include, eigen, compilers = sys.argv[1], sys.argv[2], [c for c in sys.argv[3:] if c]
 cases = [(wrong_with, c, missing) for c in compilers for missing in [None, *SAYS]]
 cases += [(wrong_in_training, c, case) for c in compilers for case in [None, "const data", *ENDS]]
+cases += [(wrong_with_channel, c, case) for c in compilers for case in LACKING]
 cases += [(wrong_in_planning, c, case) for c in compilers for case in PLANNING]
 cases += [(wrong_with_eigen, eigen, c, tensor) for c in compilers for tensor in TAKEN + REFUSED]
 with ThreadPoolExecutor(2) as pool:

@@ -15,7 +15,7 @@ FLOORS = {"core": 0, "cluster": 1, "model": 1, "reshard": 2, "schedule": 2, "cos
 WINGS = {
     "cost": {"questions": 0, "memory": 1, "network": 1, "operators": 1, "models": 2},
     "io": {"": 0, "json": 1, "page": 1, "checkpoint": 2, "export": 2, "inventory": 2, "trace": 2},
-    "runtime": {"tensor": 0, "device": 1, "communicator": 2, "layer": 2, "group": 3, "executor": 4, "spmd": 4, "": 4, "layout": 5, "trainer": 6,
+    "runtime": {"tensor": 0, "device": 1, "communicator": 2, "layer": 2, "group": 3, "executor": 4, "spmd": 4, "": 1, "layout": 5, "trainer": 6,
                 "inference": 7, "measure": 7},
     "schedule": {"": 0, "builders": 1, "check": 1, "simulate": 2, "search": 3},
 }

@@ -14,8 +14,9 @@ void validate(const cluster& c);
 namespace detail {
 
 /// Checks what there is to know of a cluster where only counts and links matter, in the words of validate(cluster).
+/// `told`: links in use have a bandwidth; else they may have none, where costs do not ask for them.
 /// Throws: input_error unless counts are at least 1, and links as validate has them.
-void validate_network(const cluster& c);
+void validate_network(const cluster& c, bool told = true);
 
 }  // namespace detail
 

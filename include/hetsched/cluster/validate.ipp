@@ -17,9 +17,10 @@
 
 namespace hetsched::detail {
 
-HETSCHED_INLINE void validate_network(const cluster& c) {
-  const auto usable = [](const link& l) {
-    return l.latency_s >= 0 && l.latency_s <= std::numeric_limits<double>::max() && l.bandwidth > 0;
+HETSCHED_INLINE void validate_network(const cluster& c, bool told) {
+  const auto usable = [&](const link& l) {
+    return l.latency_s >= 0 && l.latency_s <= std::numeric_limits<double>::max() &&
+           (l.bandwidth > 0 || (!told && l.bandwidth == 0));
   };
   std::int64_t devices = 0;
   for (const auto& s : c.subclusters) {

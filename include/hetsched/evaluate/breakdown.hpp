@@ -21,7 +21,7 @@ struct breakdown {
 [[nodiscard]] cluster with_free_links(cluster c);
 
 /// Where the time of an evaluated plan goes. `alone`: the same plan evaluated by costs on with_free_links of the cluster.
-/// Throws: as evaluate. Complexity: that of evaluate.
+/// Throws: as evaluate; and input_error for plans that were not evaluated, or have other stages. Complexity: that of evaluate.
 [[nodiscard]] breakdown break_down(const cluster& hardware, const evaluation& whole, const evaluation& alone);
 
 }  // namespace hetsched

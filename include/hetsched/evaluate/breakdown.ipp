@@ -3,11 +3,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <utility>
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/breakdown.hpp>
@@ -27,9 +29,15 @@ HETSCHED_INLINE cluster with_free_links(cluster c) {
 }
 
 HETSCHED_INLINE breakdown break_down(const cluster& hardware, const evaluation& whole, const evaluation& alone) {
+  const auto& lines = whole.plan.pipelines;
+  detail::expect_count(static_cast<std::int64_t>(lines.size()), "pipelines of the plan");
+  detail::expect_size(alone.plan.pipelines.size(), lines.size(), "the plan on free links", "a pipeline for each of the plan's");
+  for (std::size_t l = 0; l < lines.size(); ++l)
+    detail::expect_size(alone.plan.pipelines[l].stages.size(), lines[l].stages.size(), "a pipeline on free links",
+                        "a stage for each of the plan's");
+  detail::require_evaluated(whole.plan, hardware);
   breakdown parts;
   double most_s = -1;
-  const auto& lines = whole.plan.pipelines;
   for (std::size_t l = 0; l < lines.size(); ++l)
     for (std::size_t i = 0; i < lines[l].stages.size(); ++i) {
       const auto& s = lines[l].stages[i];

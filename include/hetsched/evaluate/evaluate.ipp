@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/evaluate/detail/played_plan.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
@@ -18,6 +19,8 @@ HETSCHED_INLINE outcome<evaluation> evaluate(const cluster& hardware, const cost
     throw input_error("a plan with the objective " + std::string(name_of(p.objective)) +
                       " is for inference: it has no iteration");
   if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
+  detail::expect_natural(options.flops_per_sample, "flops_per_sample");
+  if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
   std::vector<std::pair<int, any_cost_model>> known;
   const costs_by_size costs_for = [&](int size) -> const any_cost_model& {
     for (const auto& k : known)

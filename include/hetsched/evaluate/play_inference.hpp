@@ -20,8 +20,8 @@ struct played_inference {
 /// goes back to the first stage, and then the next step begins. evaluate_inference's requests_per_s is what no play exceeds;
 /// here steps wait for those of other requests.
 /// `requests`: batches of microbatch_size; requires at least 3 times as many as are in flight.
-/// Throws: input_error for a plan of several pipelines or without costs, or too few requests.
-/// Complexity: O(requests * (pieces + tokens) * stages * log(in flight)).
+/// Throws: input_error for a plan of several pipelines, without costs or not of this cluster, and for too few or over 1e8
+/// requests. Complexity: O(requests * (pieces + tokens) * stages * log(in flight)).
 [[nodiscard]] played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const plan& p, int requests);
 
 }  // namespace hetsched

@@ -12,6 +12,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
@@ -20,6 +21,7 @@
 #include <hetsched/evaluate/evaluate_inference.hpp>
 #include <hetsched/evaluate/play_inference.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/validate.hpp>
 
 namespace hetsched {
 
@@ -44,6 +46,7 @@ struct inference_station {
   if (const double direct_s = way_s(stages.back(), stages.front()); direct_s < longest_time_s) return direct_s;
   double sum = 0;
   for (std::size_t i = 1; i < stages.size(); ++i) sum += way_s(stages[i], stages[i - 1]);
+  if (!(sum < longest_time_s)) throw input_error("no link leads from the last stage back to the first");
   return sum;
 }
 
@@ -81,10 +84,15 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
                                                 int requests) {
   if (!costs.tells_tokens()) throw input_error("a play of inference needs costs that tell pieces of the prompt and tokens apart");
   if (p.pipelines.size() != 1) throw input_error("a plan for inference needs one pipeline");
+  validate(hardware, p, costs.layer_count());
   const auto& line = p.pipelines.front();
   const int in_flight = line.microbatches;
   if (line.boundaries.size() + 1 != line.stages.size()) throw input_error("the plan tells no costs of its boundaries");
-  if (requests < 3 * in_flight) throw input_error("a play of inference needs three times as many requests as are in flight");
+  for (const auto& b : line.boundaries) detail::expect_natural(b.forward_s, "forward_s of a boundary");
+  if (requests < std::int64_t{3} * in_flight)
+    throw input_error("a play of inference needs three times as many requests as are in flight");
+  constexpr int most_requests = 100'000'000;  // whose times take some gigabytes
+  detail::expect_count(requests, "requests", 1, most_requests);
   auto stations = detail::inference_stations(hardware, costs, line);
   const int pieces = costs.chunk_count(), tokens = costs.output_tokens();
 

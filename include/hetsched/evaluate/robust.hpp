@@ -35,7 +35,8 @@ struct robust_plan {
 
 /// Iterations of an evaluated plan in which every rank, its update included, and every wire is faster or slower by a random
 /// factor, which it keeps through the iteration; in seconds, one per sample, in the order in which they were drawn. Reductions
-/// between pipelines take their time. Complexity: samples times simulate. Determinism: as makespans_under_jitter.
+/// between pipelines take their time. Throws: input_error for a plan that was not evaluated, and a spread or samples below 0.
+/// Complexity: samples times simulate. Determinism: as makespans_under_jitter.
 [[nodiscard]] std::vector<double> iterations_under_jitter(const plan& p, double spread, int samples, std::uint64_t seed = 1);
 
 /// The plan whose quantile of noisy iterations is least that a local search finds: it begins with the best of some plans, and

@@ -13,7 +13,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/compiled.hpp>
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
@@ -39,7 +39,7 @@ class noisy_iterations {
       : plan_(std::move(p)), spread_(spread), random_(seed), played_(plan_.pipelines.size()) {
     for (const auto& line : plan_.pipelines) {
       auto found = order_of(line, {});
-      HETSCHED_EXPECTS(found.has_value());
+      if (!found) throw input_error("the plan's schedule has no order: " + found.why_not().reason);
       orders_.push_back(std::move(found->order));
       work_.push_back(make_workload(to_pipeline(line), orders_.back()));
       for (const auto& s : line.stages) updates_.push_back(s.update_s);
@@ -144,7 +144,9 @@ template <class Next>
 }  // namespace detail
 
 HETSCHED_INLINE std::vector<double> iterations_under_jitter(const plan& p, double spread, int samples, std::uint64_t seed) {
-  HETSCHED_EXPECTS(spread >= 0);
+  detail::require_evaluated(p);
+  detail::expect_natural(spread, "spread");
+  detail::expect_count(samples, "samples", 0);
   detail::noisy_iterations noise(p, spread, seed);
   std::vector<double> seconds;
   for (int i = 0; i < samples; ++i) seconds.push_back(noise.next());
@@ -153,7 +155,8 @@ HETSCHED_INLINE std::vector<double> iterations_under_jitter(const plan& p, doubl
 
 HETSCHED_INLINE outcome<robust_plan> most_robust_plan(const cluster& hardware, const costs_by_size& costs_for,
                                                       std::vector<plan> plans, const robust_options& options) {
-  if (plans.empty() || !(options.share > 0 && options.share <= 1) || !(options.spread >= 0) || options.samples < 1)
+  if (plans.empty() || !(options.share > 0 && options.share <= 1) || !(options.spread >= 0 && options.spread < infinity) ||
+      options.samples < 1)
     throw input_error("a robust plan needs plans to begin with, a share in (0, 1], a spread of at least 0 and a sample");
   robust_plan best{.plan = {}, .searched_s = infinity};
   std::optional<plan> fastest;

@@ -9,8 +9,10 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/questions/parts.hpp>
+#include <hetsched/evaluate/detail/played_plan.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/state_shares.hpp>
 #include <hetsched/plan/stage_parts.hpp>
@@ -69,6 +71,13 @@ namespace detail {
 HETSCHED_INLINE outcome<evaluation> with_state_by_room(const cluster& hardware, const costs_by_size& costs_for, evaluation judged,
                                                        const evaluate_options& options) {
   plan p = judged.plan;
+  detail::require_evaluated(p, hardware);
+  detail::expect_size(judged.pipelines.size(), p.pipelines.size(), "an evaluation", "a pipeline for each of the plan's");
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto& stages = judged.pipelines[l].stages;
+    detail::expect_size(stages.size(), p.pipelines[l].stages.size(), "an evaluated pipeline", "a stage for each of the plan's");
+    for (const auto& s : stages) detail::expect_natural(s.in_flight, "in_flight");
+  }
   bool any = false;
   for (std::size_t l = 0; l < p.pipelines.size(); ++l)
     for (std::size_t i = 0; i < p.pipelines[l].stages.size(); ++i) {

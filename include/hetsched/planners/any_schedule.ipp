@@ -11,6 +11,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
@@ -65,6 +66,7 @@ class any_schedule_search {
     }
     while (high - low > 1e-5 * high && !tired_) {
       const double middle = low + (high - low) / 2;
+      if (!(middle > low && middle < high)) break;
       auto better = within(middle);
       if (better) {
         high = std::min(middle, better->bound_s);
@@ -188,8 +190,9 @@ HETSCHED_INLINE outcome<std::vector<std::optional<bounded_pipeline>>> any_schedu
     price_book& book, std::span<const any_schedule_options> options, function_ref<bool()> go_on) {
   using all = std::vector<std::optional<bounded_pipeline>>;
   for (const auto& o : options)
-    if (o.microbatches < 1 || !(o.haste > 0) || o.in_flight < 1 || !(o.below_s >= 0))
+    if (o.microbatches < 1 || !(o.haste > 0 && o.haste <= 1e9) || o.in_flight < 1 || !(o.below_s >= 0 && o.below_s < infinity))
       throw input_error("a pipeline for any schedule needs microbatches, a haste above 0, one in flight and no negative limit");
+  detail::validate_network(book.hardware(), false);
   return detail::with_tables(
       book,
       [&](const detail::interop_problem& problem, const detail::stage_prices& table) -> outcome<all> {

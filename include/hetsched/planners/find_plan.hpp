@@ -48,8 +48,7 @@ namespace hetsched {
 
 /// Plans from the fastest to the cheapest of all microbatch sizes together, of which none is both slower and dearer than another;
 /// `known`, one that is known already, is among them where it belongs there.
-/// Requires: planner.frontier.
-/// Throws: input_error as time_cost_frontier, and for a target.
+/// Throws: input_error as time_cost_frontier, for a target, and for a planner without a frontier.
 [[nodiscard]] std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                               const planner_entry& planner, const plan& known);
 

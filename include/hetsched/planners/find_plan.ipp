@@ -503,6 +503,7 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
 HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                                 const planner_entry& planner, const plan& known) {
   detail::validate(request);
+  if (!planner.frontier) throw input_error("planner " + std::string(planner.name) + " knows no money: it has no frontier");
   if (request.target) throw input_error("a frontier of time and money is of all plans, and knows no target");
   std::vector<plan> all{known};
   for (const int size :

@@ -342,6 +342,7 @@ HETSCHED_INLINE outcome<plan> first_plan(const cluster& hardware, const costs_by
   for (const int size :
        request.microbatch_size > 0 ? std::vector{request.microbatch_size} : microbatch_sizes(request.global_batch)) {
     if (request.lacks && !request.lacks(size).empty()) continue;
+    validate(hardware, problem_of(request, size));
     auto found = detail::first_plan_search(hardware, costs(size), request, planner, size).run();
     if (found) found->setting = request.setting;
     return found;

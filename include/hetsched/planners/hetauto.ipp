@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hetauto/detail/any_size.hpp>
@@ -129,8 +130,10 @@ HETSCHED_INLINE outcome<plan> hetauto_exact(price_book& book, const planning_pro
                                             const hetauto_exact_options& options) {
   const auto& hardware = book.hardware();
   validate_iteration(hardware, problem, "hetauto_exact");
-  if (!(options.near_tie >= 0 && options.gap >= 0 && options.enumeration >= 0))
-    throw input_error("near_tie, gap and enumeration must not be negative");
+  detail::expect_natural(options.near_tie, "near_tie");
+  detail::expect_natural(options.gap, "gap");
+  detail::expect_effort(options.effort, "effort");
+  detail::expect_effort(options.enumeration, "enumeration");
   if (options.periods < 1) throw input_error("periods must be at least 1");
   if (hardware.subclusters.size() > 10)
     return refusal{refusal::kind::not_applicable,

@@ -19,10 +19,10 @@ HETSCHED_INLINE outcome<plan> hexiscale(price_book& book, const planning_problem
   validate_iteration(book.hardware(), problem, "hexiscale");
   if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");
   if (options.max_pipelines < 1 || options.seeds < 1 || options.most_vertices < 1 || options.top < 1 || options.balance.empty() ||
-      !(options.polish_effort >= 0))
+      !(options.polish_effort >= 0 && options.polish_effort <= 1e9))
     throw input_error("max_pipelines, seeds, most_vertices, top and polish_effort must be positive, and balance not empty");
   for (const double b : options.balance)
-    if (!(b >= 1)) throw input_error("balance must be at least 1");
+    if (!(b >= 1 && b < infinity)) throw input_error("balance must be a finite number of at least 1");
   return detail::hexiscale_planner(book, problem, options).run();
 }
 

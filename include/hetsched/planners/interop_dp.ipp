@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/interop_dp.hpp>
@@ -64,8 +65,11 @@ HETSCHED_INLINE outcome<plan> interop_dp(const cluster& hardware, const any_cost
 HETSCHED_INLINE outcome<plan> interop_dp(price_book& book, const planning_problem& problem, const interop_options& options) {
   const auto& hardware = book.hardware();
   validate_iteration(hardware, problem, "interop_dp");
-  if (!(options.near_tie >= 0 && options.gap >= 0 && options.effort >= 0 && options.enumeration >= 0))
-    throw input_error("near_tie, gap, effort and enumeration must not be negative");
+  detail::expect_natural(options.near_tie, "near_tie");
+  detail::expect_natural(options.gap, "gap");
+  detail::expect_effort(options.effort, "effort");
+  detail::expect_effort(options.enumeration, "enumeration");
+  detail::expect_natural(options.known_bound, "known_bound");
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
   return detail::with_tables(
       book,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
@@ -28,8 +29,11 @@ HETSCHED_INLINE outcome<plan> parallel_pipelines(price_book& book, const plannin
                                                  const parallel_pipelines_options& options) {
   const auto& hardware = book.hardware();
   validate(hardware, problem);
-  if (!(options.gap >= 0 && options.effort >= 0 && options.rounds >= 0 && options.listed >= 0))
-    throw input_error("gap, effort, rounds and listed must not be negative");
+  detail::expect_natural(options.gap, "gap");
+  detail::expect_effort(options.effort, "effort");
+  detail::expect_natural(options.near_tie, "near_tie");
+  if (!(options.rounds >= 0 && options.listed >= 0 && options.hopeless >= 0))
+    throw input_error("rounds, listed and hopeless must not be negative");
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
   return detail::with_tables(
       book,

@@ -51,7 +51,7 @@ struct plan_request {
   parallel_for parallel = {};                 ///< runs independent parts of a search; the plan does not depend on it
 };
 
-/// What a planner is asked for a microbatch size of a request.
+/// What a planner is asked for a microbatch size of a request. Throws: input_error unless it is 1 to the batch.
 [[nodiscard]] planning_problem problem_of(const plan_request& request, int microbatch_size);
 
 }  // namespace hetsched

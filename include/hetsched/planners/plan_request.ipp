@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/planners/plan_request.hpp>
 
 namespace hetsched {
 
 HETSCHED_INLINE planning_problem problem_of(const plan_request& request, int microbatch_size) {
+  detail::expect_count(microbatch_size, "microbatch_size", 1, std::max(1, request.global_batch));
   planning_problem problem{.microbatches = request.global_batch / microbatch_size, .microbatch_size = microbatch_size};
   problem.objective = request.objective;
   problem.deadline_s = request.deadline_s;

@@ -54,8 +54,8 @@ struct planning_problem {
   [[nodiscard]] bool may_go_on() const { return !go_on || go_on(); }
 };
 
-/// Throws input_error for counts below 1, a cluster without subclusters, a deadline that is none or belongs to no objective, and
-/// where cost counts and a device has no price.
+/// Throws input_error for counts below 1, a cluster without subclusters or with counts or links out of range, numbers that are
+/// none, a deadline that is none or belongs to no objective, and where cost counts and a device has no price.
 void validate(const cluster& hardware, const planning_problem& problem);
 
 /// The same for a planner that knows no objective but the iteration.

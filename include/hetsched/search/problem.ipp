@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <functional>
@@ -9,7 +10,9 @@
 #include <string_view>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
@@ -22,7 +25,10 @@ HETSCHED_INLINE void validate(const cluster& hardware, const planning_problem& p
   if (problem.microbatches < 1 || problem.microbatch_size < 1)
     throw input_error("microbatches and microbatch_size must be at least 1");
   if (hardware.subclusters.empty()) throw input_error("a cluster needs at least one subcluster");
+  detail::validate_network(hardware, false);
   if (!(problem.deadline_s > 0)) throw input_error("a deadline must be above 0");
+  detail::expect_natural(problem.flops_per_sample, "flops_per_sample");
+  if (std::isnan(problem.beat) || std::isnan(problem.enough)) throw input_error("beat and enough must be numbers");
   if (is_inference(problem.objective))
     throw input_error("objective " + std::string(name_of(problem.objective)) +
                       " is one of inference, which the planner placement knows");

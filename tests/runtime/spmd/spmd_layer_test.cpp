@@ -20,6 +20,7 @@
 #include <hetsched/runtime/executor/thread_ranks.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
+#include <hetsched/runtime/spmd/eigen_kernels.hpp>
 #include <hetsched/runtime/spmd/host_kernels.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
 #include <hetsched/schedule/builders/named.hpp>
@@ -53,6 +54,17 @@ struct block {
 };
 using channel = thread_communicator<block>;
 constexpr host_kernels kernels{.scale = 0.7};  // what the interpreter has
+
+/// Plain loops, or Eigen's products.
+struct either_kernels {
+  bool fast = false;
+  void operator()(const spmd_call& call, std::span<const block* const> in, block& result) const {
+    if (fast)
+      eigen_kernels{kernels}(call, in, result);
+    else
+      kernels(call, in, result);
+  }
+};
 
 block block_of(const spmd_test::tensor& t) {
   block b(tensor_shape(t.shape.begin(), t.shape.end()));
@@ -141,8 +153,8 @@ TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gi
       const int me = comm.rank();
       std::vector<int> all;
       for (int r = 0; r < devices; ++r) all.push_back(r);
-      detail::spmd_run<block, host_kernels> run(problem, parts, {*problem, found->program, parts, me},
-                                                axis_group<block, channel>(comm, all), kernels);
+      detail::spmd_run<block, either_kernels> run(problem, parts, {*problem, found->program, parts, me},
+                                                  axis_group<block, channel>(comm, all), either_kernels{instance % 2 == 1});
       auto values = run.make_values();
       std::map<int, block> given;
       const auto points_of = [&](int node, tensor_form form) {

@@ -21,6 +21,9 @@ void expect_natural(double value, std::string_view what);
 /// The same of every value of what[i].
 void expect_naturals(std::span<const double> values, std::string_view what);
 
+/// Requires 0 <= value <= 1e9: how much a search may do, in units of which a billion takes longer than anybody waits.
+void expect_effort(double value, std::string_view what);
+
 /// Requires value to be finite and more than 0.
 void expect_positive(double value, std::string_view what);
 

@@ -29,6 +29,10 @@ HETSCHED_INLINE void expect_naturals(std::span<const double> values, std::string
     if (!(values[i] >= 0 && values[i] < infinity)) expect_natural(values[i], std::string(what) + "[" + std::to_string(i) + "]");
 }
 
+HETSCHED_INLINE void expect_effort(double value, std::string_view what) {
+  if (!(value >= 0 && value <= 1e9)) refuse_value(what, number_text(value), "0 to 1e9");
+}
+
 HETSCHED_INLINE void expect_positive(double value, std::string_view what) {
   if (!(value > 0 && value < infinity)) refuse_value(what, number_text(value), "a finite number above 0");
 }

@@ -5,11 +5,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
+#include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/cost/questions/stage_part.hpp>
 
 namespace hetsched {
@@ -60,6 +65,19 @@ struct question_table {
 template <class M>
 [[nodiscard]] const M& model_at(const void* m) {
   return *static_cast<const M*>(m);
+}
+
+/// Seconds, or a number of something, that a model has answered with. Throws: input_error for a time that is negative or not
+/// finite, and a number below 1.
+[[nodiscard]] inline double checked(double seconds, const char* question) {
+  if (seconds >= 0 && seconds < longest_time_s) return seconds;
+  throw input_error(std::string("a cost model's ") + question + " is " + number_text(seconds) +
+                    ", expected seconds of at least 0");
+}
+[[nodiscard]] inline int checked(int count, const char* question) {
+  if (count < 1)
+    throw input_error(std::string("a cost model's ") + question + " is " + std::to_string(count) + ", expected at least 1");
+  return count;
 }
 
 template <stage_cost_model M>
@@ -155,7 +173,9 @@ inline constexpr question_table questions_of = make_questions<M>();
 /// that they are compiled once for all models. Copies are cheap and refer to the same model. A question costs a call through a
 /// pointer.
 /// It answers all that a model may answer, where the model does not with the defaults of cost_of; what the model answers itself
-/// is told by additive() and its neighbours. A model that forwards to another one may have members of these three names.
+/// is told by additive() and its neighbours. What it says of updates, reductions, pieces and tokens is checked here: input_error
+/// for times that are none; of the other answers, where they are kept (price_book). A model that forwards to another one may have
+/// members of these three names.
 class any_cost_model {
  public:
   /// Not compiled, with a message for each question, if a model answers only some of those of stage_cost_model.
@@ -184,9 +204,13 @@ class any_cost_model {
                                        proximity near = proximity::other_node) const {
     return ask_->transfer(model_, boundary, from, to, near);
   }
-  [[nodiscard]] double update(layer_range layers, const placement& where) const { return ask_->update(model_, layers, where); }
+  [[nodiscard]] double update(layer_range layers, const placement& where) const {
+    return detail::cost_model::checked(ask_->update(model_, layers, where), "update");
+  }
   [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
-    return ask_->gradient_sync(model_, layers, holders);
+    const auto c = ask_->gradient_sync(model_, layers, holders);
+    if (c.seconds >= 0 && c.bytes >= 0) return c;
+    throw input_error("the reduction of the gradients of " + describe(layers) + " is negative or not a number");
   }
   [[nodiscard]] memory_overheads overheads(const placement& where) const { return ask_->overheads(model_, where); }
   [[nodiscard]] std::vector<parameter_copy> copies(const placement& where) const { return ask_->copies(model_, where); }
@@ -200,20 +224,20 @@ class any_cost_model {
 
   /// Whether the model is one of inference_costs, whose questions these six are.
   [[nodiscard]] bool tells_tokens() const { return ask_->chunk_s != nullptr; }
-  [[nodiscard]] int output_tokens() const { return ask_->output_tokens(model_); }
-  [[nodiscard]] int chunk_count() const { return ask_->chunk_count(model_); }
+  [[nodiscard]] int output_tokens() const { return detail::cost_model::checked(ask_->output_tokens(model_), "output_tokens"); }
+  [[nodiscard]] int chunk_count() const { return detail::cost_model::checked(ask_->chunk_count(model_), "chunk_count"); }
   [[nodiscard]] double chunk_s(int chunk, layer_range layers, const placement& where) const {
-    return ask_->chunk_s(model_, chunk, layers, where);
+    return detail::cost_model::checked(ask_->chunk_s(model_, chunk, layers, where), "chunk_s");
   }
   [[nodiscard]] double decoding_s(layer_range layers, const placement& where) const {
-    return ask_->decoding_s(model_, layers, where);
+    return detail::cost_model::checked(ask_->decoding_s(model_, layers, where), "decoding_s");
   }
   [[nodiscard]] double chunk_transfer_s(int chunk, int boundary, const placement& from, const placement& to,
                                         proximity near) const {
-    return ask_->chunk_transfer_s(model_, chunk, boundary, from, to, near);
+    return detail::cost_model::checked(ask_->chunk_transfer_s(model_, chunk, boundary, from, to, near), "chunk_transfer_s");
   }
   [[nodiscard]] double decoding_transfer_s(int boundary, const placement& from, const placement& to, proximity near) const {
-    return ask_->decoding_transfer_s(model_, boundary, from, to, near);
+    return detail::cost_model::checked(ask_->decoding_transfer_s(model_, boundary, from, to, near), "decoding_transfer_s");
   }
 
   /// Whether the model is an additive_cost_model.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <limits>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
@@ -103,6 +105,33 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
   result.lower_bound_s = std::min(std::max(found->lower_bound_s, makespan_lower_bound(bare, work, order)), played.makespan_s);
   if (line.schedule.name == auto_schedule_name && !line.schedule.actions) line.schedule.actions = std::move(order);
   return result;
+}
+
+/// Throws input_error unless a plan has what evaluate fills in: times of its stages and boundaries, and of the reductions between
+/// its pipelines.
+inline void require_evaluated(const plan& p) {
+  expect_count(static_cast<std::int64_t>(p.pipelines.size()), "pipelines of the plan");
+  static_cast<void>(microbatch_count(p));
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto& line = p.pipelines[l];
+    expect_size(line.boundaries.size() + 1, line.stages.size(), "boundaries and one more", "one per stage");
+    validate(to_pipeline(line));
+    for (std::size_t i = 0; i < line.stages.size(); ++i) {
+      expect_natural(line.stages[i].update_s, stage_name(p, l, i) + ": update_s");
+      if (line.stages[i].layers.size() < 1) throw input_error(stage_name(p, l, i) + ": it has no layers");
+    }
+    for (const auto& c : line.copy_sync) {
+      expect_natural(c.seconds, "seconds of copy_sync");
+      for (const int layer : {c.owner, c.layer}) static_cast<void>(stage_with(line, layer));
+    }
+  }
+  expect_size(p.gradient_sync.size(), gradient_groups(p).size(), "gradient_sync", "one per layers that pipelines share");
+  for (const auto& g : p.gradient_sync) expect_natural(g.seconds, "seconds of gradient_sync");
+}
+/// The same on devices of a cluster.
+inline void require_evaluated(const plan& p, const cluster& hardware) {
+  require_evaluated(p);
+  validate(hardware, p, p.pipelines.front().stages.back().layers.last);
 }
 
 /// Adds up gradients between pipelines, last layers first, then those of shared parameters inside each, and then updates: when
@@ -360,8 +389,6 @@ inline void tell_fullest(const cluster& hardware, evaluation& e, std::size_t l, 
       for (const auto& part : parts_of(held, line.microbatch_size, costs.slices())) holders.push_back(part.where);
     }
     const reduction_cost c = costs.gradient_sync(g.layers, holders);
-    if (!(c.seconds >= 0) || c.bytes < 0)
-      throw input_error("the reduction of the gradients of " + describe(g.layers) + " is negative or not a number");
     if (!(c.seconds < longest_time_s))
       return refusal{refusal::kind::infeasible,
                      "no link joins all pipelines: the gradients of " + describe(g.layers) + " cannot be added up"};

@@ -74,7 +74,7 @@ struct plan_counts {
 ///   consecutive          sum over the same, times u! for u clusters in use, of prod_j B_j(k_j)
 ///   uniform              the same with as many k_j in one placement
 /// Microbatches are not counted.
-/// Throws: input_error for fewer operators than layers, and no layers.
+/// Throws: input_error for fewer operators than layers, no layers, and ways that are not numbers by devices from 0 on.
 /// Terms are never negative, so that sums lose nothing but what rounding takes.
 /// Complexity: O(operators^2 clusters), and free_placements for each cluster.
 /// Source: HetAuto, appendix A, which estimates the first as 2^(layers - 1) * 7^20 * 100^20 * 30^20.

@@ -124,6 +124,9 @@ namespace detail {
 HETSCHED_INLINE plan_counts count_plans(const plan_space& space) {
   if (space.layers < 1 || space.operators < space.layers)
     throw input_error("plans are counted of at least one layer, and at least as many operators");
+  for (const auto& ways : space.ways)
+    if (ways.empty() || ways[0] != 0 || std::any_of(ways.begin(), ways.end(), [](auto n) { return n < 0; }))
+      throw input_error("ways: expected numbers of at least 0 by devices of each cluster, of which the first is 0");
   std::size_t devices = 0;
   for (const auto& ways : space.ways) devices += ways.size() - 1;
   const auto count_of = [&](int parts) { return std::min(as_size(parts), devices); };

@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 
 namespace hetsched {
@@ -18,11 +19,16 @@ struct line_pace {
 };
 
 /// Hands out microbatches to pipelines so that the last one ends as soon as can be; every pipeline gets one at the least.
-/// Requires: at least as many microbatches as pipelines.
+/// Throws: input_error for fewer microbatches than pipelines, no pipelines, and times that are none.
 /// Returns: how many each gets; of equal choices the first pipeline gets more.
 /// Complexity: O(microbatches log pipelines).
 [[nodiscard]] inline std::vector<int> hand_out(int microbatches, const std::vector<line_pace>& lines) {
-  HETSCHED_EXPECTS(!lines.empty() && as_size(microbatches) >= lines.size());
+  detail::expect_count(static_cast<std::int64_t>(lines.size()), "pipelines");
+  detail::expect_count(microbatches, "microbatches", static_cast<std::int64_t>(lines.size()));
+  for (const auto& pace : lines) {
+    detail::expect_natural(pace.latency_s, "latency_s of a pipeline");
+    detail::expect_natural(pace.period_s, "period_s of a pipeline");
+  }
   std::vector<int> counts(lines.size(), 1);
   std::vector<std::size_t> heap(lines.size());
   for (std::size_t i = 0; i < heap.size(); ++i) heap[i] = i;

@@ -55,10 +55,11 @@ namespace detail {
 /// rounded to a thousandth of the largest. METIS minimises: for the largest cut it gets each edge's weight short of the largest.
 /// Fewer than eight vertices a part, with which METIS often fails and prints that, are left to grow_and_refine. Belongs to
 /// component metis. METIS draws from the C library's rand(), which it seeds: not for several threads at once.
-/// Throws: input_error where METIS fails.
+/// Throws: input_error as grow_and_refine, and where METIS fails.
 /// Determinism: by graph and request.
 /// Source: Karypis, Kumar 1998; HexiScale sec. 4.2.
 [[nodiscard]] inline std::vector<int> metis_partition(const device_graph& g, const partition_request& asked) {
+  detail::validate(g, asked);
   if (asked.parts == 1 || g.size() < 8 * as_size(asked.parts)) return grow_and_refine(g, asked);
   return detail::metis_cut(g, asked);
 }

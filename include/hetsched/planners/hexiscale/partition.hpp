@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/core/tolerances.hpp>
@@ -34,7 +33,8 @@ class partition_refiner {
   }
 
   void run() {
-    while (pass()) continue;
+    constexpr int most_passes = 10'000;  // rounding must not go round and round
+    for (int left = most_passes; left > 0 && pass();) --left;
   }
 
  private:
@@ -115,14 +115,14 @@ class partition_refiner {
 
 /// Cuts a graph by greedy growth, which gives each time the lightest part the vertex that suits it best, and refinement after
 /// Kernighan and Lin. A fallback for graphs of up to some hundreds of vertices where METIS is not at hand.
-/// Requires: parts between 1 and the number of vertices.
+/// Throws: input_error for weights that are none, a balance below 1, and unless parts are 1 to the number of vertices.
 /// Returns: the part of each vertex; no part is empty. Parts may be heavier than asked for where the search finds no other way.
 /// Where asked.go_on ends it, some partition.
 /// Complexity: O(vertices^2 * parts) a pass.
 /// Determinism: by graph and request; the seed decides the first vertices.
 /// Source: Kernighan, Lin 1970; in place of the coarsening of HexiScale sec. 4.2.
 [[nodiscard]] inline std::vector<int> grow_and_refine(const device_graph& g, const partition_request& asked) {
-  HETSCHED_EXPECTS(asked.parts >= 1 && as_size(asked.parts) <= g.size());
+  detail::validate(g, asked);
   const auto n = g.size(), parts = as_size(asked.parts);
   std::vector<int> part(n, -1);
   // Heavy vertices first; equal ones in an order by seed.

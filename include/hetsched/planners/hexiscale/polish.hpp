@@ -12,9 +12,13 @@
 #include <vector>
 
 #include <hetsched/cluster/link_index.hpp>
+#include <hetsched/cluster/submesh.hpp>
+#include <hetsched/cluster/validate.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/validate.hpp>
 #include <hetsched/planners/hexiscale/hand_out.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/schedule/builders/period.hpp>
@@ -25,8 +29,25 @@ namespace hetsched {
 /// Devices of one pipeline: pieces of nodes, each on one node.
 using pipeline_devices = std::vector<device_group>;
 
+namespace detail {
+
+/// Throws input_error unless devices are ones of the cluster.
+inline void validate_devices(const cluster& hardware, const pipeline_devices& devices) {
+  for (const auto& g : devices) {
+    const auto& s = subcluster_of(hardware, g.mesh);
+    expect_count(g.mesh.nodes, "nodes of a stage's devices", 1, s.nodes);
+    expect_count(g.mesh.devices_per_node, "devices_per_node of a stage's devices", 1, s.devices_per_node);
+    expect_count(g.first_device, "the first of a stage's devices", 0, s.device_count() - g.mesh.device_count());
+  }
+}
+
+}  // namespace detail
+
 /// The devices of a pipeline's stages, by node; what lies side by side is one piece.
+/// Throws: input_error for devices that the cluster does not have.
 [[nodiscard]] inline pipeline_devices devices_of(const cluster& hardware, const pipeline_plan& line) {
+  detail::validate_network(hardware, false);
+  for (const auto& s : line.stages) detail::validate_devices(hardware, s.devices);
   std::vector<std::pair<int, int>> all;  // subcluster, device
   for (const auto& s : line.stages)
     for (const auto& g : s.devices)
@@ -63,6 +84,7 @@ struct cut_out {
       s.name += "/" + std::to_string(key.second);
       s.nodes = static_cast<int>(all.size());
       s.devices_per_node = key.second;
+      if (at(whole.subclusters, key.first).nodes == 1) s.inter_node = s.intra_node;
       hardware.subclusters.push_back(std::move(s));
       origin.push_back(key.first);
       nodes.push_back(std::move(all));
@@ -76,7 +98,8 @@ struct cut_out {
           if (from != to) return links.between(from, to);
           const int devices =
               std::min(at(hardware.subclusters, a).devices_per_node, at(hardware.subclusters, b).devices_per_node);
-          return std::optional(at(whole.subclusters, from).between_nodes(devices));
+          const auto& own = at(whole.subclusters, from);
+          return std::optional(own.nodes == 1 ? own.intra_node : own.between_nodes(devices));
         };
         if (const auto over = way(x, y)) hardware.links.push_back({a, b, *over, {}, way(y, x)->bandwidth});
       }
@@ -211,11 +234,22 @@ inline void replace_if_better(const cluster& hardware, const any_cost_model& cos
 /// long as that helps; two rounds of it. Warm-ups are exact ones: options.warmup is not looked at.
 /// `devices`: of each pipeline; those that its stages use and more.
 /// Requires: an evaluated plan under exact_1f1b, and devices that no two pipelines share.
-/// Returns: the better of what was found and what was given, as evaluate has it.
-/// Determinism: by the arguments.
+/// Throws: input_error for a plan that evaluate refuses or has not seen, devices that the cluster does not have, of other
+/// pipelines than the plan's, or of several nodes; and as interop_dp. Returns: the better of what was found and what was given,
+/// as evaluate has it. Determinism: by the arguments.
 [[nodiscard]] inline plan polish_pipelines(const cluster& hardware, const any_cost_model& costs, plan given,
                                            const std::vector<pipeline_devices>& devices, const planning_problem& problem,
                                            const interop_options& options = {}) {
+  validate_iteration(hardware, problem, "polish_pipelines");
+  validate(hardware, given, costs.layer_count());
+  detail::expect_size(devices.size(), given.pipelines.size(), "devices", "a list for each pipeline");
+  for (std::size_t l = 0; l < devices.size(); ++l) {
+    const auto& line = given.pipelines[l];
+    detail::expect_count(static_cast<std::int64_t>(devices[l].size()), "devices of a pipeline");
+    detail::validate_devices(hardware, devices[l]);
+    for (const auto& g : devices[l]) detail::expect_count(g.mesh.nodes, "nodes of a piece of devices", 1, 1);
+    detail::expect_size(line.boundaries.size() + 1, line.stages.size(), "boundaries and one more", "one per stage");
+  }
   bool stopped = false;
   auto exactly = options;
   exactly.warmup = warmup_rule::exact;

@@ -63,6 +63,14 @@ struct placement_chain {
   }
 };
 
+namespace detail {
+
+/// Throws input_error unless a chain has layers, pools and kinds that fit each other, sums that do not fall but by rounding, and
+/// transfers whose times are none below 0.
+void validate(const placement_chain& chain);
+
+}  // namespace detail
+
 /// A stage of a chain.
 struct placed_stage {
   layer_range layers{};
@@ -78,3 +86,7 @@ struct placed_chain {
 };
 
 }  // namespace hetsched
+
+#ifndef HETSCHED_COMPILED
+#include <hetsched/planners/placement/chain.ipp>
+#endif

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
@@ -108,10 +109,12 @@ inline constexpr double no_limit = infinity;
 }  // namespace detail
 
 /// The stages with the least sum of seconds and transfers: how soon a request is answered.
+/// Throws: input_error for a chain whose arrays do not fit each other, or that has times or bytes that are none.
 /// Complexity: O(layers * kinds^2) for each of up to 121 tables, then a label per (layer, kind, devices used per pool) that the
 /// tables' bound does not rule out.
 [[nodiscard]] inline placement_found least_sum(const placement_chain& chain, placement_progress go_on = {},
                                                placement_poll poll = {}) {
+  detail::validate(chain);
   detail::placement_path path(chain);
   path.go_on = go_on;
   path.poll = poll;
@@ -134,9 +137,11 @@ inline constexpr double no_limit = infinity;
 
 /// The stages whose slowest stage or transfer is fastest: how many requests pass in a time, if enough are in flight. Of several,
 /// such with the least sum, unless to show that takes long. Exact to a relative 1e-12.
+/// Throws: input_error as least_sum.
 /// Complexity: O(log values) searches as least_sum's, without seconds.
 [[nodiscard]] inline placement_found least_slowest(const placement_chain& chain, placement_progress go_on = {},
                                                    placement_poll poll = {}) {
+  detail::validate(chain);
   detail::placement_path path(chain);
   path.go_on = go_on;
   path.poll = poll;
@@ -152,9 +157,12 @@ inline constexpr double no_limit = infinity;
 
 /// The stages that let requests follow each other soonest with so many in flight: with the least of their slowest stage or
 /// transfer and of the sum of all shared by those in flight, whichever is longer. To a relative 1e-9 if complete.
+/// Throws: input_error as least_sum, and for none in flight.
 /// Complexity: a search as least_slowest's, and up to some 30 as least_sum's within limits on the slowest.
 [[nodiscard]] inline placement_found least_interval(const placement_chain& chain, int in_flight, placement_progress go_on = {},
                                                     placement_poll poll = {}) {
+  detail::validate(chain);
+  detail::expect_count(in_flight, "in_flight");
   detail::placement_path path(chain);
   path.go_on = go_on;
   path.poll = poll;
@@ -209,10 +217,16 @@ struct iteration_effort {
 /// The stages with the least sum of seconds and transfers plus `microbatches - 1` times the slowest of them: no schedule ends
 /// sooner on these stages, and one with enough in flight ends then. Exact to a relative 1e-12 if complete; pools of dozens of
 /// devices, of which all are needed, can take more than the effort.
+/// Throws: input_error as least_sum, and for microbatches or labels below 1.
 /// Complexity: searches as least_sum's, one for each limit on the slowest that the ones before do not rule out.
 [[nodiscard]] inline placement_found least_iteration(const placement_chain& chain, int microbatches,
                                                      placement_progress go_on = {}, const iteration_effort& effort = {},
                                                      placement_poll poll = {}) {
+  detail::validate(chain);
+  detail::expect_count(microbatches, "microbatches");
+  detail::expect_count(effort.labels, "labels");
+  detail::expect_count(effort.limits, "limits", 0);
+  detail::expect_natural(effort.near, "near");
   if (microbatches == 1) return least_sum(chain, go_on, poll);
   detail::placement_path path(chain);
   path.go_on = go_on;

@@ -216,6 +216,69 @@ template <class C>
 template <class C, class Tensor>
 concept communicator = data_plane<C, Tensor> && control_plane<C>;
 
+namespace detail {
+
+/// Says what a communicator lacks, one message for each member: the first thing that everything made for a communicator type
+/// asks.
+template <class C, class Tensor>
+consteval void require_communicator() {
+  static_assert(
+      requires(C & c) {
+        { c.rank() } -> std::same_as<int>;
+      },
+      "the communicator has no rank() that returns an int");
+  static_assert(
+      requires(C & c) {
+        { c.ranks() } -> std::same_as<int>;
+      },
+      "the communicator has no ranks() that returns an int");
+  static_assert(
+      requires(C & c, const edge& e) {
+        { c.open(e) } -> std::same_as<int>;
+      },
+      "the communicator has no open(const edge&) that returns an int");
+  if constexpr (!requires(typename C::operation & op) {
+                  { op.end_s } -> std::convertible_to<double>;
+                }) {
+    static_assert(
+        requires(typename C::operation & op) { op.end_s; }, "the communicator has no member type `operation` with a time end_s");
+  } else {
+    using operation = typename C::operation;
+    static_assert(std::default_initializable<operation>, "the communicator's operation is not default-constructible");
+    static_assert(
+        requires(C & c, int channel, const stamp& s, Tensor& t, operation& op) { c.post_send(channel, s, t, op); },
+        "the communicator has no post_send(int, const stamp&, Tensor&, operation&)");
+    static_assert(
+        requires(C & c, int channel, const stamp& s, Tensor& t, operation& op) { c.post_receive(channel, s, t, op); },
+        "the communicator has no post_receive(int, const stamp&, Tensor&, operation&)");
+    static_assert(
+        requires(C & c, operation & op) {
+          { c.poll(op) } -> std::same_as<bool>;
+        },
+        "the communicator has no poll(operation&) that returns a bool");
+  }
+  static_assert(
+      requires(C & c, deadline_time until) {
+        { c.wait(until, true) } -> std::same_as<wait_result>;
+      },
+      "the communicator has no wait(deadline_time, bool) that returns a wait_result");
+  static_assert(
+      requires(C & c, const std::string& reason) { c.abort(reason); }, "the communicator has no abort(const std::string&)");
+  static_assert(
+      requires(C & c) {
+        { c.failure() } -> std::convertible_to<std::string>;
+      },
+      "the communicator has no failure() that returns a string");
+  static_assert(
+      requires(C & c, deadline_time until, std::span<const double> mine, std::vector<std::vector<double>> & all) {
+        { c.gather(mine, all, until) } -> std::same_as<wait_result>;
+      },
+      "the communicator has no gather(std::span<const double>, std::vector<std::vector<double>>&, deadline_time) that returns "
+      "a wait_result");
+}
+
+}  // namespace detail
+
 }  // namespace hetsched
 
 #ifndef HETSCHED_COMPILED

@@ -59,7 +59,7 @@ template <class Tensor, class Stage, class Communicator, class Stager = no_stage
 class pipeline_executor {
   using queue = typename Backend::queue;
   static_assert((detail::require_layer<Stage, Tensor, queue>(), true));
-  static_assert(communicator<Communicator, Tensor>, "this is no communicator for these tensors; see the concept's members");
+  static_assert((detail::require_communicator<Communicator, Tensor>(), true));
   static_assert(std::same_as<Stager, no_stager> || stager<Stager, Tensor>,
                 "this is no stager for these tensors; see the concept's members");
 

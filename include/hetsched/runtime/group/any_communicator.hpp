@@ -46,6 +46,16 @@ class any_communicator {
   requires(!std::same_as<Communicator, any_communicator> && communicator<Communicator, Tensor> && byte_plane<Communicator> &&
            std::copy_constructible<Communicator>) explicit any_communicator(Communicator comm)
       : held_(std::make_unique<held<Communicator>>(std::move(comm))) {}
+  /// Not compiled: says what a communicator lacks.
+  template <class Communicator>
+  requires(!std::same_as<Communicator, any_communicator> && requires { typename Communicator::operation; } &&
+           !(communicator<Communicator, Tensor> && byte_plane<Communicator> &&
+             std::copy_constructible<Communicator>)) explicit any_communicator(const Communicator&) {
+    detail::require_communicator<Communicator, Tensor>();
+    static_assert(!communicator<Communicator, Tensor> || byte_plane<Communicator>,
+                  "the communicator has no post_send_bytes() and post_receive_bytes(): see byte_plane");
+    static_assert(std::copy_constructible<Communicator>, "the communicator cannot be copied: copies are ends of the same rank");
+  }
   any_communicator(const any_communicator& other) : held_(other.held_->copy()) {}
   any_communicator& operator=(const any_communicator& other) {
     held_ = other.held_->copy();

@@ -107,6 +107,16 @@ template <pipeline_tensor Tensor, communicator<Tensor> Communicator>
   return samples;
 }
 
+/// Not compiled: says what the tensor or the communicator lacks.
+template <class Tensor, class Communicator>
+requires(!(pipeline_tensor<Tensor> &&
+           communicator<Communicator, Tensor>)) std::vector<link_sample> profile_link(Communicator&, int, int, int,
+                                                                                      const link_options& = {}) {
+  detail::require_tensor<Tensor>();
+  if constexpr (pipeline_tensor<Tensor>) detail::require_communicator<Communicator, Tensor>();
+  return {};
+}
+
 }  // namespace hetsched
 
 #ifndef HETSCHED_COMPILED

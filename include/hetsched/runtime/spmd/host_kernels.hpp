@@ -16,12 +16,14 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/runtime/spmd/detail/host_experts.hpp>
 #include <hetsched/runtime/spmd/detail/host_images.hpp>
+#include <hetsched/runtime/spmd/detail/host_loops.hpp>
 #include <hetsched/runtime/spmd/spmd_run.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
 
 /// The operators of a graph in plain loops, for tensors of numbers in host memory: to start with, and to test others against.
+/// eigen_kernels (component eigen) are the same with fast products.
 /// Knows those of detail::unary_operators and binary_operators with their gradients, but dropout; matmul, softmax, layernorm,
 /// embedding, reshape, transpose, sum, expand, conv2d, max_pool2d, avg_pool2d, dispatch, combine and their gradients; route.
 /// scale multiplies by `scale`. Throws: input_error for operators it does not know. Complexity: O(products) for matmul and
@@ -49,12 +51,12 @@ struct host_kernels {
     } else if (n.op == "sum" || n.op == "sum_to") {
       std::fill(out, out + size, element{0});
       const auto from = detail::shape_of(*in[0]);
-      walk(from, {strides_in(shape, from)}, [&](std::size_t i, const std::size_t* at) { out[at[0]] += data(0)[i]; });
+      detail::walk(from, {strides_in(shape, from)}, [&](std::size_t i, const std::size_t* at) { out[at[0]] += data(0)[i]; });
     } else if (n.op == "transpose") {
-      const auto from = row_major(detail::shape_of(*in[0]));
+      const auto from = detail::row_major(detail::shape_of(*in[0]));
       std::vector<std::size_t> strides;
       for (const int d : n.result_loops) strides.push_back(at(from, d));
-      walk(shape, {strides}, [&](std::size_t i, const std::size_t* at) { out[i] = data(0)[at[0]]; });
+      detail::walk(shape, {strides}, [&](std::size_t i, const std::size_t* at) { out[i] = data(0)[at[0]]; });
     } else if (n.op == "embedding" || n.op == "embedding_grad") {
       look_up(call, in, result);
     } else if (n.op.starts_with("conv2d") || n.op.find("_pool2d") != std::string::npos) {
@@ -73,56 +75,22 @@ struct host_kernels {
  private:
   using strides_type = std::vector<std::size_t>;
 
-  [[nodiscard]] static strides_type row_major(const tensor_shape& shape) {
-    strides_type strides(shape.size(), 1);
-    for (std::size_t d = shape.size(); d-- > 1;) strides[d - 1] = strides[d] * shape[d];
-    return strides;
-  }
   // Of a tensor that broadcasts to `to`.
   [[nodiscard]] static strides_type strides_in(const tensor_shape& shape, const tensor_shape& to) {
-    const auto own = row_major(shape);
+    const auto own = detail::row_major(shape);
     strides_type strides(to.size(), 0);
     for (std::size_t d = 0; d < shape.size(); ++d)
       if (shape[d] > 1) strides[to.size() - shape.size() + d] = own[d];
     return strides;
   }
-  // Calls visit(place in the shape, places in other tensors) for all elements.
-  template <class Visit>
-  static void walk(const tensor_shape& shape, const std::vector<strides_type>& others, Visit visit) {
-    std::size_t size = 1;
-    for (const auto extent : shape) size *= extent;
-    std::vector<std::size_t> index(shape.size()), at(others.size());
-    for (std::size_t i = 0; i < size; ++i) {
-      visit(i, at.data());
-      for (std::size_t d = shape.size(); d-- > 0;) {
-        for (std::size_t k = 0; k < others.size(); ++k) at[k] += others[k][d];
-        if (++index[d] < shape[d]) break;
-        for (std::size_t k = 0; k < others.size(); ++k) at[k] -= others[k][d] * shape[d];
-        index[d] = 0;
-      }
-    }
-  }
 
   template <class Tensor>
   static void contract(const tensor_node& n, const Tensor& a, const Tensor& b, Tensor& result) {
     using traits = tensor_traits<Tensor>;
-    tensor_shape loops(n.loops.size(), 1);
-    std::vector<strides_type> strides;
-    const auto look = [&](const Tensor& t, const std::vector<int>& follows) {
-      const auto shape = detail::shape_of(t);
-      const auto own = row_major(shape);
-      auto& s = strides.emplace_back(loops.size(), 0);
-      for (std::size_t d = 0; d < shape.size(); ++d) {
-        at(loops, follows[d]) = shape[d];
-        at(s, follows[d]) = own[d];
-      }
-    };
-    look(a, n.input_loops[0]);
-    look(b, n.input_loops[1]);
-    look(result, n.result_loops);
+    const auto [loops, strides] = detail::loops_of(n, a, b, result);
     auto* const out = traits::data(result);
     const auto *x = traits::data(a), *y = traits::data(b);
-    walk(loops, strides, [&](std::size_t, const std::size_t* at) { out[at[2]] += x[at[0]] * y[at[1]]; });
+    detail::walk(loops, strides, [&](std::size_t, const std::size_t* at) { out[at[2]] += x[at[0]] * y[at[1]]; });
   }
 
   template <class Tensor>
@@ -211,7 +179,7 @@ struct host_kernels {
     std::vector<strides_type> strides;
     for (const auto* t : in) strides.push_back(strides_in(detail::shape_of(*t), shape));
     const auto each = [&](auto f) {
-      walk(shape, strides, [&](std::size_t i, const std::size_t* at) {
+      detail::walk(shape, strides, [&](std::size_t i, const std::size_t* at) {
         const auto value = [&](std::size_t k) { return static_cast<double>(traits::data(*in[k])[at[k]]); };
         out[i] = static_cast<element>(f(value));
       });

@@ -70,7 +70,7 @@ template <class Tensor, class Layer, class Communicator, class Optimizer, device
 class pipeline_trainer {
   using queue = typename Backend::queue;
   static_assert((detail::require_layer<Layer, Tensor, queue>(), true));
-  static_assert(communicator<Communicator, Tensor>, "this is no communicator for these tensors; see the concept's members");
+  static_assert((detail::require_communicator<Communicator, Tensor>(), true));
   static_assert(optimizer<Optimizer, Tensor, queue>, "this is no optimizer for these tensors; see the concept's members");
   static_assert(std::copyable<Backend> && std::copy_constructible<Stager>, "backend and stager are handles that can be copied");
   using layers_type = layer_list<Tensor, Layer, queue>;

@@ -192,8 +192,9 @@ struct interop_stage {
   // Room for the largest transfers that a stage may have on either side.
   for (auto& p : all) {
     const auto c = as_size(p.transfer_class);
-    p.capacity -= static_cast<double>(extra_in[c] + extra_out[c]);
-    p.reserved += static_cast<double>(extra_in[c] + extra_out[c]);
+    const auto extra = static_cast<double>(checked_add(extra_in[c], extra_out[c]));
+    p.capacity -= extra;
+    p.reserved += extra;
   }
   return problem;
 }
