@@ -221,6 +221,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
   }
   if (given.json) {
     nlohmann::ordered_json out{{"plan", nlohmann::ordered_json::parse(to_json(best, hardware))}};
+    out["like_cases"] = source.like_cases_json(hardware);
     if (!noise.is_null()) out["noise"] = std::move(noise);
     for (const auto& p : on_frontier)
       out["frontier"].push_back({{"iteration_s", p.predicted.iteration_s},

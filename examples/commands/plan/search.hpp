@@ -52,8 +52,9 @@ struct plan_arguments {
 
 /// What a plan was made from, for its page.
 [[nodiscard]] inline std::string origin_of(const plan_arguments& given, const cost_source& source,
-                                           const hetsched::cluster& hardware) {
-  return (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" + source.text(hardware) + ")";
+                                           const hetsched::cluster& hardware, bool trained = true) {
+  return (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" + source.text(hardware) +
+         "; " + cases_text(source.like_cases(hardware, trained)) + ")";
 }
 
 /// The size that --microbatch-size names; 0 for all divisors of the batch.
