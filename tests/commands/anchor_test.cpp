@@ -69,6 +69,9 @@ TEST_CASE("a device that was seen to be slow gets less work; the plan and the su
       "hetsched-plan --cluster c.json --model m.json --global-batch 16 --microbatch-size 4 --planner interop_dp --report r.html");
   CHECK(w.get("r.html").find("anchored: a x 0.") != std::string::npos);
   CHECK(said.output.find("from datasheets; anchored: a x 0.") != std::string::npos);
+  const auto like = hetsched::cases_text(hetsched::cases_like(hetsched::cost_basis::datasheets, "hetsched"));  // of v
+  CHECK(said.output.find("; " + like + "\n") != std::string::npos);
+  CHECK(w.get("r.html").find(like) != std::string::npos);
 
   // A factor that is known does the same.
   char known[64];
