@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/cost/models/like_cases.hpp>
+
 #include "workplace.hpp"
 
 namespace {

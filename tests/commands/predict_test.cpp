@@ -8,6 +8,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/memory/training_memory.hpp>
+#include <hetsched/cost/models/like_cases.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io.hpp>
