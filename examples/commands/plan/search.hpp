@@ -44,6 +44,7 @@ struct plan_arguments {
   bool mixed_stages = false;  ///< stages of unlike devices, too
   bool explain = false;
   std::vector<std::string> without = {};  ///< principles of hetauto
+  double device_bias = 0;                 ///< share by which kinds of devices may be faster or slower than priced
   double quantile = 0;                    ///< of iterations with noise, to be least; 0: the iteration without noise
   double jitter = -1;                     ///< spread of the noise
   int samples = 200;
@@ -160,6 +161,8 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   request.deadline_s = given.deadline_s;
   request.schedule = given.schedule;
   request.how = given.options;
+  request.device_bias = given.device_bias;
+  request.costs_on = [&](const hetsched::cluster& turned) -> costs_by_size { return sized_costs(turned, source); };
   request.use_all_devices = given.use_all_devices;
   request.mixed_stages = given.mixed_stages;
   request.arithmetic = source.precision();
@@ -185,6 +188,16 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   auto request = request_of(given, source, hardware, progress);
   if (all) request.met = [all](const hetsched::plan& p) { all->push_back(p); };
   return find_plan(hardware, sized_costs(hardware, source), request, planner);
+}
+
+/// The plan that loses least where kinds of devices are faster or slower than priced.
+[[nodiscard]] inline hetsched::outcome<hetsched::unbiased_plan> search_unbiased(const plan_arguments& given,
+                                                                                const hetsched::planner_entry& planner,
+                                                                                const hetsched::cluster& hardware,
+                                                                                const cost_source& source,
+                                                                                progress_line& progress) {
+  listen_to_signals();
+  return find_unbiased_plan(hardware, request_of(given, source, hardware, progress), planner);
 }
 
 /// The plan whose quantile of noisy iterations is least, from those that the search has found on.

@@ -10,6 +10,7 @@
 #include <hetsched/cost/models/training_costs.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/evaluate/evaluation.hpp>
+#include <hetsched/evaluate/robust.hpp>
 #include <hetsched/model/transformer.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/plan_request.hpp>
@@ -52,6 +53,15 @@ namespace hetsched {
 /// Throws: input_error as time_cost_frontier, and for a target.
 [[nodiscard]] std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                               const planner_entry& planner, const plan& known);
+
+/// The plan that loses least where each kind of device may be faster or slower than priced by request.device_bias: of the plans
+/// that are best in one of the cases (speed_cases), of all that these searches meet, and of neighbours of the best of them, see
+/// least_regret_plan. Its evidence is that of the search as priced. A case that go_on leaves no time to search has as its best
+/// plan the best of the others'. find_plan gives the same plan, and this what it is worth.
+/// Requires: request.device_bias and request.costs_on are given.
+/// Throws: input_error also for an objective other than the iteration.
+[[nodiscard]] outcome<unbiased_plan> find_unbiased_plan(const cluster& hardware, const plan_request& request,
+                                                        const planner_entry& planner);
 
 /// A plan under another schedule: with its layers or with such as suit schedules that keep more microbatches in flight; or, if
 /// `on_any_devices`, one pipeline on any devices that suits these: where they are faster by 0.1 % or more.
