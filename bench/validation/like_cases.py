@@ -14,7 +14,7 @@ COMMANDS = "through-the-commands"
 CASES = [
     ("datasheets", "hetsched", "iterations on one H100", COMMANDS,
      ["The same all in bf16 without `--stack`", "The same under autocast without `--stack`"]),
-    ("datasheets", "hetsched", "iterations of HARP's and HexiScale's plans", COMMANDS,
+    ("datasheets", "hetsched", "iterations of plans of HARP and HexiScale", COMMANDS,
      ["HARP Table 2, eight plans, all recomputed (hetsched)", "HexiScale Table 3, 16 and 32 A800 (hetsched)",
       "HexiScale Table 3, unlike GPUs on slow links (hetsched)"]),
     ("datasheets", "hetsched", "layers on seven unlike GPUs", "sailor-layers-in-training-on-seven-gpus", ["**all**"]),

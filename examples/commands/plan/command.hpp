@@ -272,7 +272,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
     std::cout << frontier << space << summary(hardware, best, source) << robust_text << files.summary() << std::flush;
     if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best);
   }
-  for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';
+  for (const auto& remarks : {source.remarks(hardware, best), shared_links(hardware, best)})
+    for (const auto& remark : remarks) std::cerr << "hetsched-plan: " << remark << '\n';
   if (best.predicted.mfu > 1)
     std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
               << best.pipelines.front().microbatch_size << " samples, and to this model?\n";
