@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -344,6 +345,10 @@ TEST_CASE("device_bias: the plan of least regret, which loses no more than the o
   CHECK(told->plan.pipelines == found->pipelines);
   CHECK(told->worst_loss <= told->fastest_loss + 1e-12);
   CHECK(told->losses.size() == speed_cases(hardware, 0.3).size());
+  const auto soon = find_unbiased_plan(hardware, request, planner_named("interop_dp"), [](std::size_t n) { return n < 2; });
+  REQUIRE(soon);
+  CHECK(soon->losses.size() == 2);  // the others never had their turn
+  CHECK(soon->plan.evidence->stopped);
   auto wrong = request;
   wrong.costs_on = {};
   CHECK_THROWS_AS((void)find_plan(hardware, costs_on(hardware), wrong), input_error);

@@ -103,12 +103,15 @@ inline void take_target(plan_arguments& given, outputs& files) {
 }
 
 /// What the plan loses that was chosen for devices of other speeds, and which of them to measure.
-[[nodiscard]] inline std::string bias_rows(const plan_arguments& given, const hetsched::unbiased_plan& found) {
+[[nodiscard]] inline std::string bias_rows(const plan_arguments& given, const hetsched::cluster& hardware,
+                                           const hetsched::unbiased_plan& found) {
   using namespace hetsched;
+  if (found.losses.size() == 1) return "device bias  no time was left to search for plans of other speeds\n";
+  const auto all = speed_cases(hardware, given.device_bias).size();
   std::vector<std::vector<std::string>> rows{
       {"", format_percent(found.worst_loss),
-       std::to_string(found.plans) + " plans looked at, " + std::to_string(found.losses.size()) + " cases; at worst " +
-           format_seconds(found.worst_s)},
+       std::to_string(found.plans) + " plans looked at, " + std::to_string(found.losses.size()) +
+           (found.losses.size() < all ? " of " + std::to_string(all) : "") + " cases; at worst " + format_seconds(found.worst_s)},
       {"", format_percent(found.fastest_loss), "by the plan that is fastest as priced"}};
   for (const auto& d : found.doubts)
     rows.push_back({"measure", format_percent(d.gain), "faster at the most by a plan made for how fast " + d.device + " is"});
@@ -194,7 +197,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
       return search(first, planner, hardware, source, progress, given.quantile > 0 ? &on_the_way : nullptr);
     auto unbiased = search_unbiased(given, planner, hardware, source, progress);
     if (!unbiased) return unbiased.why_not();
-    robust_text = bias_rows(given, *unbiased);
+    robust_text = bias_rows(given, hardware, *unbiased);
     bias = bias_json(given, *unbiased);
     return std::move(unbiased->plan);
   }();

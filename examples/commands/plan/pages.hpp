@@ -215,7 +215,7 @@ inline constexpr double telling_gap = 0.0105;
 }
 
 /// What to know of links between subclusters that several pairs of stages use: where these together would keep one busy for
-/// longer than the iteration. Prices give each pair of nodes a link of its own. Requires: evaluated, of training.
+/// longer than the iteration. Each is priced as if it had one to itself. Requires: evaluated, of training.
 [[nodiscard]] inline std::vector<std::string> shared_links(const hetsched::cluster& hardware, const hetsched::plan& p) {
   using namespace hetsched;
   struct use {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,12 +58,14 @@ namespace hetsched {
 
 /// The plan that loses least where each kind of device may be faster or slower than priced by request.device_bias: of the plans
 /// that are best in one of the cases (speed_cases), of all that these searches meet, and of neighbours of the best of them, see
-/// least_regret_plan. Its evidence is that of the search as priced. A case that go_on leaves no time to search has as its best
-/// plan the best of the others'. find_plan gives the same plan, and this what it is worth.
+/// least_regret_plan. Its evidence is that of the search as priced. find_plan gives the same plan, and this what it is worth.
+/// `go_on`: asked in place of request.go_on, with how many cases have been searched; what is false for one case ends its search,
+/// and the next one has its turn. A case whose search is not to begin does not count.
 /// Requires: request.device_bias and request.costs_on are given.
 /// Throws: input_error also for an objective other than the iteration.
 [[nodiscard]] outcome<unbiased_plan> find_unbiased_plan(const cluster& hardware, const plan_request& request,
-                                                        const planner_entry& planner);
+                                                        const planner_entry& planner,
+                                                        const std::function<bool(std::size_t searched)>& go_on = {});
 
 /// A plan under another schedule: with its layers or with such as suit schedules that keep more microbatches in flight; or, if
 /// `on_any_devices`, one pipeline on any devices that suits these: where they are faster by 0.1 % or more.

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -402,7 +403,8 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
 }
 
 HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardware, const plan_request& request,
-                                                          const planner_entry& planner) {
+                                                          const planner_entry& planner,
+                                                          const std::function<bool(std::size_t searched)>& go_on) {
   if (request.objective != plan_objective::iteration)
     throw input_error("a bias of devices is of iterations; the objective is " + std::string(name_of(request.objective)));
   if (!request.costs_on) throw input_error("a bias of devices needs costs on clusters of other speeds: costs_on");
@@ -415,8 +417,11 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
     if (request.met) request.met(p);
   };
   std::optional<plan> priced;
-  for (const auto& c : cases) {
-    if (priced && request.go_on && !request.go_on()) break;
+  std::size_t searched = 0;
+  if (go_on) one.go_on = [&] { return go_on(searched); };
+  const auto may_go_on = [&] { return !one.go_on || one.go_on(); };
+  for (; searched < cases.size() && (searched == 0 || may_go_on()); ++searched) {
+    const auto& c = cases[searched];
     auto found = find_plan(c.hardware, request.costs_on(c.hardware), one, planner);
     if (!found && !priced) return found.why_not();
     if (!found) continue;
@@ -428,15 +433,15 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
       .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon},
       .moves = !request.target,
       .go_on = {}};
-  if (request.go_on) options.go_on = [&](int, double) { return request.go_on(); };
-  auto best = least_regret_plan(cases, request.costs_on, std::move(plans), options);
+  options.go_on = [&](int, double) { return may_go_on(); };
+  auto best = least_regret_plan(std::span(cases).first(searched), request.costs_on, std::move(plans), options);
   if (!best) return best;
   best->plan.setting = priced->setting;
   best->plan.evidence = priced->evidence;
   if (auto& evidence = best->plan.evidence) {
     evidence->objective_value = best->plan.predicted.iteration_s;
     evidence->complete = evidence->complete && best->plan.pipelines == priced->pipelines;
-    evidence->stopped = evidence->stopped || (request.go_on && !request.go_on());
+    evidence->stopped = evidence->stopped || !may_go_on();
   }
   return best;
 }
