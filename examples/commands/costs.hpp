@@ -14,10 +14,12 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/cost/models/forward_costs.hpp>
 #include <hetsched/cost/models/hexiscale_costs.hpp>
 #include <hetsched/cost/models/inference.hpp>
+#include <hetsched/cost/models/like_cases.hpp>
 #include <hetsched/cost/models/profile.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/cost/models/training_costs.hpp>
@@ -173,6 +175,22 @@ class cost_source {
     return text;
   }
 
+  /// Where somebody measured what such costs say; `trained`: by the stack, else of inference.
+  [[nodiscard]] std::vector<hetsched::like_cases> like_cases(const hetsched::cluster& hardware, bool trained = true) const {
+    using hetsched::cost_basis;
+    auto basis = measured() ? cost_basis::profile : basis_of(hardware);
+    if (!measured() && kind(hardware) != "tile" && basis != cost_basis::anchored) basis = cost_basis::layers;
+    return cases_like(basis, trained ? stack_.name : "inference");
+  }
+
+  /// The same as JSON.
+  [[nodiscard]] nlohmann::ordered_json like_cases_json(const hetsched::cluster& hardware, bool trained = true) const {
+    auto all = nlohmann::ordered_json::array();
+    for (const auto& one : like_cases(hardware, trained))
+      all.push_back({{"what", one.what}, {"cases", one.cases}, {"bias", one.bias}, {"mean", one.mean}, {"page", one.page}});
+    return all;
+  }
+
   /// Subclusters whose devices the tile model knows too little of, while others are priced by it.
   [[nodiscard]] std::vector<std::string> by_whole_layers(const hetsched::cluster& hardware) const {
     std::vector<std::string> names;
@@ -198,14 +216,16 @@ class cost_source {
   }
   [[nodiscard]] const std::string& stack_name() const { return stack_.name; }
 
-  /// What the costs rest on: a profile, or datasheets, and which devices are calibrated.
-  [[nodiscard]] std::string basis_text(const hetsched::cluster& hardware) const {
-    if (measured()) return "measured: " + given_.profile;
+  /// What the costs rest on: a profile, or datasheets, and which devices are calibrated; and how far off like cases were.
+  [[nodiscard]] std::string basis_text(const hetsched::cluster& hardware, bool trained = true) const {
+    const auto cases = cases_text(like_cases(hardware, trained));
+    if (measured()) return "measured: " + given_.profile + "; " + cases;
     std::vector<std::string> calibrated;
     for (const auto& s : hardware.subclusters)
       if (!(s.device.calibration == hetsched::device_calibration{})) calibrated.push_back(s.name);
     std::string text = "from datasheets" + (calibrated.empty() ? "" : "; calibrated: " + listed(calibrated));
-    for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware)}) text += (more.empty() ? "" : "; ") + more;
+    for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), cases})
+      text += (more.empty() ? "" : "; ") + more;
     return text;
   }
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // "measured" and "speed" of devices in cluster.json, through the commands.
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include <doctest/doctest.h>
+
+#include <hetsched/cost/models/like_cases.hpp>
 
 #include "workplace.hpp"
 
@@ -69,6 +73,9 @@ TEST_CASE("a device that was seen to be slow gets less work; the plan and the su
       "hetsched-plan --cluster c.json --model m.json --global-batch 16 --microbatch-size 4 --planner interop_dp --report r.html");
   CHECK(w.get("r.html").find("anchored: a x 0.") != std::string::npos);
   CHECK(said.output.find("from datasheets; anchored: a x 0.") != std::string::npos);
+  const auto like = hetsched::cases_text(hetsched::cases_like(hetsched::cost_basis::datasheets, "hetsched"));  // of v
+  CHECK(said.output.find("; " + like + "\n") != std::string::npos);
+  CHECK(w.get("r.html").find(like) != std::string::npos);
 
   // A factor that is known does the same.
   char known[64];
@@ -135,4 +142,41 @@ TEST_CASE("stages of unlike devices by the default planner, over all microbatch 
   REQUIRE(again.status == 0);
   CHECK(json::parse(again.output)["iteration_s"].get<double>() ==
         doctest::Approx(plan["predicted"]["iteration_s"].get<double>()).epsilon(1e-9));
+}
+
+TEST_CASE(
+    "--device-bias: what it says that the plan loses is so by other commands, and it loses no more than the plan as priced") {
+  const place w;
+  const auto speeds = [](double a, double v) {
+    return "\"speed\": " + std::to_string(a) + "}, \"V100-SXM2-32GB\": {\"speed\": " + std::to_string(v);
+  };
+  const auto plain = w.planned(speeds(1, 1));
+  w.put("plain.json", w.get("p.json"));
+  const auto said = json::parse(w.run("hetsched-plan --cluster c.json --model m.json --global-batch 16 --microbatch-size 4 "
+                                      "--planner interop_dp --granularity block --device-bias 0.2 --json --out bias.json")
+                                    .output)["device_bias"];
+  CHECK(said["cases"] == 9);
+  CHECK(said["measure"].size() == 2);
+  CHECK(said["measure"][0]["gain"] >= said["measure"][1]["gain"]);
+  const auto at = [&](const std::string& file) {
+    return json::parse(w.run("hetsched-predict --cluster c.json --model m.json --json --plan " + file).output)["iteration_s"]
+        .get<double>();
+  };
+  double loss = 0, plain_loss = 0, gain = 0;
+  for (const auto& [a, v] : {std::pair{0.8, 1.2}, {1.2, 0.8}, {0.8, 1.0}, {1.2, 1.0}, {1.0, 0.8}, {1.0, 1.2}}) {
+    const double best = w.planned(speeds(a, v))["predicted"]["iteration_s"].get<double>(), own = at("bias.json");
+    loss = std::max(loss, own / best - 1);
+    plain_loss = std::max(plain_loss, at("plain.json") / best - 1);
+    if (a == 1 || v == 1) gain = std::max(gain, 1 - best / own);
+  }
+  CHECK(loss > 0);
+  CHECK(loss <= said["worst_loss"].get<double>() + 1e-9);
+  CHECK(plain_loss <= said["fastest_loss"].get<double>() + 1e-9);
+  CHECK(loss <= plain_loss + 1e-9);
+  CHECK(gain <= said["measure"][0]["gain"].get<double>() + 1e-9);
+  CHECK(plain["predicted"]["iteration_s"].get<double>() <=
+        json::parse(w.get("bias.json"))["predicted"]["iteration_s"].get<double>() * (1 + 1e-9));
+  for (const char* wrong : {"--device-bias 0", "--device-bias 1", "--device-bias 0.2 --quantile 0.9 --jitter 0.1",
+                            "--device-bias 0.2 --objective cost", "--device-bias 0.2 --objective latency"})
+    CHECK(w.run(std::string("hetsched-plan --cluster c.json --model m.json --global-batch 16 ") + wrong).status == 2);
 }

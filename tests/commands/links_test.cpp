@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Links of cluster.json, through the commands: kinds, network ports, directions.
+#include <cstddef>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -102,4 +103,36 @@ TEST_CASE("activations go up a slow link, gradients come down a fast one") {
   CHECK(told["backward_s"].get<double>() == doctest::Approx(1e-4 + bytes * 8 / 20e9));
   CHECK(turned["forward_s"] == told["backward_s"]);
   CHECK(turned["backward_s"] == told["forward_s"]);
+}
+
+TEST_CASE("pairs of stages that ask more of one link than it carries are told") {
+  const place w;
+  w.put("s.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 16, "hidden": 2048, "heads": 16,
+    "vocab": 32000, "sequence": 1024, "dtype": "bf16"}})");
+  for (const bool slow : {true, false}) {
+    w.put("two.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+      {"name": "a", "device": "A100-SXM4-40GB", "nodes": 1, "devices_per_node": 2,
+       "intra_node": {"gbit_per_s": 2400, "latency_us": 5}},
+      {"name": "v", "device": "V100-SXM2-32GB", "nodes": 1, "devices_per_node": 4,
+       "intra_node": {"gbit_per_s": 1200, "latency_us": 5}}],
+      "links": [{"between": ["a", "v"], "latency_us": 20, "gbit_per_s": )" +
+                          std::string(slow ? "4" : "100") + "}]}");
+    const auto r = w.run("hetsched-plan --cluster two.json --model s.json --global-batch 64 --microbatch-size 2 --json");
+    REQUIRE(r.status == 0);
+    const auto plan = json::parse(r.output)["plan"];
+    double there_s = 0;
+    int pairs = 0;
+    for (const auto& line : plan["pipelines"])
+      for (std::size_t i = 0; i + 1 < line["stages"].size(); ++i) {
+        const auto kind = [&](std::size_t s) { return line["stages"][s]["devices"][0]["subcluster"]; };
+        if (kind(i) == kind(i + 1)) continue;
+        ++pairs;
+        there_s += line["boundaries"][i]["forward_s"].get<double>() * line["microbatches"].get<int>();
+      }
+    const double iteration_s = plan["predicted"]["iteration_s"].get<double>();
+    REQUIRE(pairs > 1);
+    CHECK((there_s > iteration_s) == slow);
+    const auto said = std::to_string(pairs) + " pairs of stages together would keep one link between a and v busy for ";
+    CHECK((r.errors.find(said) != std::string::npos) == slow);
+  }
 }

@@ -8,6 +8,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/memory/training_memory.hpp>
+#include <hetsched/cost/models/like_cases.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io.hpp>
@@ -165,6 +166,7 @@ TEST_CASE("one stage: the iteration is its work and the step, the memory what it
   const double forward_s = 2 * 8e11 / 156e12 + 10e-6, backward_s = 2 * 1.6e12 / 156e12 + 10e-6;
   const double step_s = 1e7 * (2 * 12 + 2 + 2) / 1555e9;  // reads and writes what Adam keeps
   CHECK(found.at("costs") == "analytic");
+  CHECK(found.at("like_cases").empty());
   CHECK(found.at("iteration_s").get<double>() == about(16 * (forward_s + backward_s) + step_s));
   CHECK(found.at("samples_per_s").get<double>() == about(32 / found.at("iteration_s").get<double>()));
   CHECK(found.at("mfu").get<double>() == about(2.4e12 * found.at("samples_per_s").get<double>() / 312e12));
@@ -305,6 +307,10 @@ TEST_CASE("exposed transfers and collectives are told apart from the bubble; bot
     "n_positions": 1024, "torch_dtype": "float16", "tie_word_embeddings": false})");
   const auto found = object(w, predict);
   CHECK(found.at("costs") == "tile");
+  const auto known = cases_like(cost_basis::datasheets, "hetsched");
+  REQUIRE(found.at("like_cases").size() == known.size());
+  CHECK(found.at("like_cases").front().at("bias") == known.front().bias);
+  CHECK(w.run(predict).output.find("\n" + cases_text(known) + "\n") != std::string::npos);
   pipeline p;
   for (const auto& s : found.at("stages")) {
     p.forward_s.push_back(s.at("forward_s").get<double>());

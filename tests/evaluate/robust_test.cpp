@@ -227,3 +227,147 @@ TEST_CASE("plans that do not fit are not taken, and the search ends when it is t
   CHECK_THROWS_AS((void)most_robust_plan(one.hardware, by_size(one.costs), {}), input_error);
   CHECK_THROWS_AS((void)most_robust_plan(one.hardware, by_size(one.costs), {start}, {.share = 0}), input_error);
 }
+
+namespace {
+
+/// Costs that devices divide by their speed.
+struct speed_costs : stub_costs {
+  std::vector<double> speeds = {};  // of subclusters
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+    auto c = stub_costs::layer(index, where);
+    const double speed = speeds[static_cast<std::size_t>(where.mesh.subcluster)];
+    c.forward_s /= speed, c.backward_s /= speed;
+    return c;
+  }
+  [[nodiscard]] stage_cost stage(layer_range range, const placement& where) const { return sum_of_layers(*this, range, where); }
+};
+
+}  // namespace
+
+TEST_CASE(
+    "least regret: the worst loss is the least of all plans in all corners, and the search comes to it from the best of each") {
+  random_source random(12);
+  constexpr int layers = 10;
+  constexpr int instances = hetsched::test::sanitizer_share > 1 ? 2 : 12;
+  const std::vector<std::vector<double>> corners{{1, 1},     {0.8, 1},   {1.2, 1},   {1, 0.8},  {1, 1.2},
+                                                 {0.8, 0.8}, {1.2, 0.8}, {0.8, 1.2}, {1.2, 1.2}};
+  int as_good = 0, robust_is_other = 0;
+  for (int n = 0; n < instances; ++n) {
+    CAPTURE(n);
+    auto one = random_instance(random, layers, 2);
+    for (auto& l : one.costs.layers) l.activation_bytes = mib;  // all plans fit
+    one.hardware.subclusters[1].device.name = "other";
+    one.hardware.subclusters[1].device.speed = 2;  // and stays relative to that
+    const auto costs_at = [&](const cluster& c) {
+      speed_costs costs{one.costs};
+      for (const auto& s : c.subclusters) costs.speeds.push_back(s.device.speed);
+      return costs;
+    };
+    const costs_on_cluster costs_on = [&](const cluster& c) -> costs_by_size {
+      return [costs = costs_at(c)](int) -> any_cost_model { return costs; };
+    };
+    const auto cases = speed_cases(one.hardware, 0.2);
+    REQUIRE(cases.size() == corners.size());
+    for (std::size_t c = 0; c < cases.size(); ++c) {
+      const auto same = [&](const speed_case& k) {
+        return k.speed == corners[c] && k.hardware.subclusters[0].device.speed == corners[c][0] &&
+               k.hardware.subclusters[1].device.speed == 2 * corners[c][1];
+      };
+      CHECK(std::count_if(cases.begin(), cases.end(), same) == 1);
+    }
+    // All cuts with all orders, in all corners, by evaluate alone.
+    std::vector<plan> all;
+    std::vector<std::vector<double>> seconds;
+    std::vector<double> least(corners.size(), 1e300);
+    for (int cut = 1; cut < layers; ++cut)
+      for (const bool back : {false, true}) {
+        auto line = on_own_subclusters({cut, layers - cut}, 8);
+        line.schedule.name = "1f1b";
+        if (back) std::swap(line.stages[0].devices, line.stages[1].devices);
+        all.push_back(plan_of({line}));
+        seconds.emplace_back();
+        for (std::size_t c = 0; c < corners.size(); ++c) {
+          auto turned = one.hardware;
+          turned.subclusters[0].device.speed = corners[c][0];
+          turned.subclusters[1].device.speed = 2 * corners[c][1];
+          const auto judged = evaluate(turned, costs_at(turned), all.back());
+          REQUIRE(judged);
+          REQUIRE(judged->shortage.empty());
+          seconds.back().push_back(judged->plan.predicted.iteration_s);
+          least[c] = std::min(least[c], seconds.back().back());
+        }
+      }
+    const auto loss_of = [&](const std::vector<double>& s) {
+      double worst = 0;
+      for (std::size_t c = 0; c < s.size(); ++c) worst = std::max(worst, s[c] / least[c] - 1);
+      return worst;
+    };
+    double best_loss = 1e300;
+    std::size_t fastest = 0;
+    for (std::size_t p = 0; p < all.size(); ++p) {
+      best_loss = std::min(best_loss, loss_of(seconds[p]));
+      if (seconds[p][0] < seconds[fastest][0]) fastest = p;
+    }
+    const auto found = least_regret_plan(cases, costs_on, all, {.how = {}, .moves = false, .go_on = {}});
+    REQUIRE(found);
+    CHECK(found->plans == static_cast<int>(all.size()));
+    CHECK(found->worst_loss == doctest::Approx(best_loss).epsilon(1e-9));
+    CHECK(found->fastest_loss == doctest::Approx(loss_of(seconds[fastest])).epsilon(1e-9));
+    robust_is_other += found->worst_loss < found->fastest_loss * (1 - 1e-9);
+    // What it says of itself is so.
+    std::vector<double> own;
+    for (const auto& c : corners) {
+      auto turned = one.hardware;
+      turned.subclusters[0].device.speed = c[0];
+      turned.subclusters[1].device.speed = 2 * c[1];
+      own.push_back(evaluate(turned, costs_at(turned), found->plan)->plan.predicted.iteration_s);
+    }
+    CHECK(loss_of(own) == doctest::Approx(best_loss).epsilon(1e-9));
+    CHECK(found->worst_s == doctest::Approx(*std::max_element(own.begin(), own.end())));
+    REQUIRE(found->doubts.size() == 2);
+    const auto gain = [&](std::size_t slow, std::size_t fast) {
+      return std::max(1 - least[slow] / own[slow], 1 - least[fast] / own[fast]);
+    };
+    for (const auto& d : found->doubts)
+      CHECK(d.gain == doctest::Approx(d.device == "other" ? gain(3, 4) : gain(1, 2)).epsilon(1e-9));
+    CHECK(found->doubts[0].gain >= found->doubts[1].gain);
+    // From the best plan of each corner alone.
+    std::vector<plan> optima;
+    for (std::size_t c = 0; c < corners.size(); ++c)
+      for (std::size_t p = 0; p < all.size(); ++p)
+        if (seconds[p][c] == least[c]) optima.push_back(all[p]);
+    const auto moved = least_regret_plan(cases, costs_on, optima);
+    REQUIRE(moved);
+    CHECK(moved->worst_loss <= found->worst_loss + 0.02);
+    as_good += moved->worst_loss <= found->worst_loss + 1e-9;
+  }
+  CHECK(as_good >= (instances + 1) / 2);
+  CHECK(robust_is_other > 0);
+}
+
+TEST_CASE("least regret: plans that do not fit are refused, kinds are told apart by name, and wrong arguments") {
+  random_source random(13);
+  auto one = random_instance(random, 6, 3);
+  const costs_on_cluster costs_on = [&](const cluster&) -> costs_by_size { return by_size(one.costs); };
+  CHECK(speed_cases(one.hardware, 0.1).size() == 3);  // one kind
+  for (int i = 0; i < 3; ++i) one.hardware.subclusters[static_cast<std::size_t>(i)].device.name = std::to_string(i);
+  CHECK(speed_cases(one.hardware, 0.1).size() == 1 + 6 + 8);
+  const auto start = plan_of({on_own_subclusters({2, 2, 2}, 5)});
+  const auto cases = speed_cases(one.hardware, 0.1);
+  for (const double bias : {0.0, 1.0, -0.1, std::nan("")}) CHECK_THROWS_AS((void)speed_cases(one.hardware, bias), input_error);
+  CHECK_THROWS_AS((void)least_regret_plan(cases, costs_on, {}), input_error);
+  CHECK_THROWS_AS((void)least_regret_plan({}, costs_on, {start}), input_error);
+  // Costs that no speed changes leave nothing to lose, and nothing to measure.
+  const auto same = least_regret_plan(cases, costs_on, {start});
+  REQUIRE(same);
+  for (const auto& d : same->doubts) CHECK(d.gain == 0);
+  int asked = 0;
+  const auto stopped = least_regret_plan(cases, costs_on, {start, start, start},
+                                         {.how = {}, .moves = true, .go_on = [&](int, double) { return ++asked < 1; }});
+  REQUIRE(stopped);
+  CHECK(stopped->plans == 1);
+  for (auto& l : one.costs.layers) l.weight_bytes = 2 * gib;
+  const auto none = least_regret_plan(cases, costs_on, {start});
+  REQUIRE_FALSE(none);
+  CHECK(none.why_not().reason.find("needs") != std::string::npos);
+}

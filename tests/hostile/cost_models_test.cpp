@@ -157,8 +157,12 @@ const std::vector<door> doors{
        const device_anchor a{.device = one_in(r, 8) ? "B" : "T4",
                              .model = some_model(r),
                              .degrees = {mostly(r, 2, 12), mostly(r, 1, 12), mostly(r, 2, 12)},
+                             .nodes = mostly(r, 1, 12),
                              .microbatch_size = mostly(r, 2, 12),
-                             .tokens_per_s = one_in(r, 6) ? some_double(r) : 1000};
+                             .zero = mostly(r, r.integer(0, 3), 12),
+                             .microbatches = mostly(r, r.integer(0, 3), 12),
+                             .tokens_per_s = one_in(r, 6) ? some_double(r) : 1000,
+                             .layer_s = one_in(r, 6) ? some_double(r) : 0};
        const auto c = anchored(hardware(), std::array{a});
        expect(c.subclusters[0].device.speed > 0 && std::isfinite(c.subclusters[0].device.speed), "a speed");
      }},

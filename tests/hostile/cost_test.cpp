@@ -3,6 +3,7 @@
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/cost/memory/training_memory.hpp>
+#include <hetsched/cost/models/like_cases.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/collective.hpp>
 #include <hetsched/cost/network/link_efficiency.hpp>
@@ -38,6 +39,13 @@ std::vector<double> some_shards(random_source& r, const rank_group<>& g) {
 
 const std::vector<door> doors{
     {"wire_share", [](random_source& r) { expect_time(wire_share(some_kind(r), some_int(r))); }},
+    {"basis_of",
+     [](random_source& r) {
+       auto c = hardware();
+       c.subclusters.front().nodes = some_int(r);
+       c.subclusters.front().device.speed = some_double(r);
+       (void)basis_of(c);
+     }},
     {"collective_s",
      [](random_source& r) {
        expect(collective_s(some_kind(r), some_algorithm(r), some_group(r), some_bytes(r)) >= 0, "a time");

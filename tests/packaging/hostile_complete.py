@@ -64,6 +64,9 @@ EXCEPTIONS = {
         "default_efficiencies": ANY_TEXT,
         "find_generation": ANY_TEXT,
         "training_stacks": "takes nothing",
+        "known_cases": "takes nothing",
+        "cases_like": ANY_TEXT,
+        "cases_text": "takes any lines",
         **{name: ANY_ENUMERATOR for name in ["fp32_per_watt", "matrix_per_watt", "multiplies_fp8", "format_of", "attention_of", "flash_of", "memory_in"]},
         **{
             name: "of operators that predict_operator took: Requires"

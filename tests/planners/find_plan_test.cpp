@@ -4,6 +4,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -358,6 +360,45 @@ TEST_CASE("a model that only fits a device which works by itself has a plan, and
   CHECK(predicted(one) == predicted(two));
   one.subclusters[0].device.memory_bytes = least - 1;
   CHECK(!find_plan(one, model, {.global_batch = 4}, options));
+}
+
+TEST_CASE("device_bias: the plan of least regret, which loses no more than the one as priced, with the evidence of that search") {
+  const auto hardware = two_kinds();
+  const transformer model{.layers = 6, .hidden = 1024, .heads = 16, .vocab = 32000, .sequence = 512};
+  plan_request request{.global_batch = 16, .microbatch_size = 2, .planner = "interop_dp"};
+  const auto priced = find_plan(hardware, model, request);
+  request.device_bias = 0.3;
+  const auto found = find_plan(hardware, model, request);
+  REQUIRE(priced);
+  REQUIRE(found);
+  CHECK(found->predicted.iteration_s >= priced->predicted.iteration_s * (1 - 1e-9));
+  CHECK(found->setting == priced->setting);
+  REQUIRE(found->evidence);
+  CHECK(found->evidence->objective_bound == priced->evidence->objective_bound);
+  CHECK(found->evidence->objective_value == found->predicted.iteration_s);
+  const training_cost_options options{};
+  request.costs_on = [&](const cluster& turned) -> costs_by_size { return training_costs(turned, model, options); };
+  request.setting = priced->setting;
+  const auto told = find_unbiased_plan(hardware, request, planner_named("interop_dp"));
+  REQUIRE(told);
+  CHECK(told->plan.pipelines == found->pipelines);
+  CHECK(told->worst_loss <= told->fastest_loss + 1e-12);
+  CHECK(told->losses.size() == speed_cases(hardware, 0.3).size());
+  const auto soon = find_unbiased_plan(hardware, request, planner_named("interop_dp"), [](std::size_t n) { return n < 2; });
+  REQUIRE(soon);
+  CHECK(soon->losses.size() == 2);  // the others never had their turn
+  CHECK(soon->plan.evidence->stopped);
+  auto wrong = request;
+  wrong.costs_on = {};
+  CHECK_THROWS_AS((void)find_plan(hardware, costs_on(hardware), wrong), input_error);
+  wrong = request;
+  wrong.objective = plan_objective::cost;
+  CHECK_THROWS_AS((void)find_plan(hardware, costs_on(hardware), wrong), input_error);
+  for (const double bias : {-0.1, 1.0, std::nan("")}) {
+    wrong = request;
+    wrong.device_bias = bias;
+    CHECK_THROWS_AS((void)find_plan(hardware, costs_on(hardware), wrong), input_error);
+  }
 }
 
 TEST_CASE("planners that share a book make the plans that they make alone, and ask no layer twice") {

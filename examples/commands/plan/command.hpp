@@ -104,6 +104,32 @@ inline void take_target(plan_arguments& given, outputs& files) {
                        {"", format_seconds(robust.fastest_s), "by the plan that is fastest without noise"}});
 }
 
+/// What the plan loses that was chosen for devices of other speeds, and which of them to measure.
+[[nodiscard]] inline std::string bias_rows(const plan_arguments& given, const hetsched::cluster& hardware,
+                                           const hetsched::unbiased_plan& found) {
+  using namespace hetsched;
+  if (found.losses.size() == 1) return "device bias  no time was left to search for plans of other speeds\n";
+  const auto all = speed_cases(hardware, given.device_bias).size();
+  std::vector<std::vector<std::string>> rows{
+      {"", format_percent(found.worst_loss),
+       std::to_string(found.plans) + " plans looked at, " + std::to_string(found.losses.size()) +
+           (found.losses.size() < all ? " of " + std::to_string(all) : "") + " cases; at worst " + format_seconds(found.worst_s)},
+      {"", format_percent(found.fastest_loss), "by the plan that is fastest as priced"}};
+  for (const auto& d : found.doubts)
+    rows.push_back({"measure", format_percent(d.gain), "faster at the most by a plan made for how fast " + d.device + " is"});
+  return format_table(
+      {"device bias", ">loses",
+       "at the most to the best plan, where each kind of device is " + format_percent(given.device_bias) + " faster or slower"},
+      rows);
+}
+
+[[nodiscard]] inline nlohmann::ordered_json bias_json(const plan_arguments& given, const hetsched::unbiased_plan& found) {
+  nlohmann::ordered_json out{{"bias", given.device_bias}, {"worst_loss", found.worst_loss}, {"fastest_loss", found.fastest_loss},
+                             {"worst_s", found.worst_s},  {"cases", found.losses.size()},   {"plans", found.plans}};
+  for (const auto& d : found.doubts) out["measure"].push_back({{"device", d.device}, {"gain", d.gain}});
+  return out;
+}
+
 [[nodiscard]] inline int plan_command(plan_arguments given, std::span<const hetsched::planner_entry> table) {
   using namespace hetsched;
   const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
@@ -125,12 +151,17 @@ inline void take_target(plan_arguments& given, outputs& files) {
   if (is_inference(given.objective)) {
     if (!given.without.empty()) throw input_error("--without: is for training");
     if (given.quantile > 0) throw input_error("--quantile: is for training");
+    if (given.device_bias > 0) throw input_error("--device-bias: is for training");
     if (!given.costs.stack.empty()) throw input_error("--stack: is for training");
     return plan_serving(given, source, hardware, files);
   }
   if (given.global_batch < 1) throw input_error("--global-batch is required");
   if (given.quantile > 0 && (given.objective != plan_objective::iteration || !given.frontier.empty()))
     throw input_error("--quantile: is of iterations, and knows no money");
+  if (given.device_bias > 0 && (given.objective != plan_objective::iteration || !given.frontier.empty()))
+    throw input_error("--device-bias: is of iterations, and knows no money");
+  if (given.device_bias > 0 && source.measured())
+    throw input_error("--device-bias: is for costs from datasheets; those of " + given.costs.profile + " are measured");
   const auto& planner = named ? *named : default_planner(given, source, table);
   if (!given.frontier.empty() && !planner.frontier)
     throw input_error("--frontier: planner " + std::string(planner.name) + " does not know money; parallel_pipelines does");
@@ -161,9 +192,17 @@ inline void take_target(plan_arguments& given, outputs& files) {
   std::vector<plan> on_the_way;
   auto first = given;
   if (given.quantile > 0) first.time_budget_s /= 2;  // the rest is for noise
-  auto found = search(first, planner, hardware, source, progress, given.quantile > 0 ? &on_the_way : nullptr);
   std::string robust_text;
-  nlohmann::ordered_json noise;
+  nlohmann::ordered_json noise, bias;
+  auto found = [&]() -> outcome<plan> {
+    if (given.device_bias == 0)
+      return search(first, planner, hardware, source, progress, given.quantile > 0 ? &on_the_way : nullptr);
+    auto unbiased = search_unbiased(given, planner, hardware, source, progress);
+    if (!unbiased) return unbiased.why_not();
+    robust_text = bias_rows(given, hardware, *unbiased);
+    bias = bias_json(given, *unbiased);
+    return std::move(unbiased->plan);
+  }();
   if (found && given.quantile > 0) {
     auto robust = search_robust(given, hardware, source, std::move(on_the_way), progress);
     if (robust) {
@@ -223,7 +262,9 @@ inline void take_target(plan_arguments& given, outputs& files) {
   }
   if (given.json) {
     nlohmann::ordered_json out{{"plan", nlohmann::ordered_json::parse(to_json(best, hardware))}};
+    out["like_cases"] = source.like_cases_json(hardware);
     if (!noise.is_null()) out["noise"] = std::move(noise);
+    if (!bias.is_null()) out["device_bias"] = std::move(bias);
     for (const auto& p : on_frontier)
       out["frontier"].push_back({{"iteration_s", p.predicted.iteration_s},
                                  {"cost_per_sample", *p.predicted.cost_per_sample},
@@ -236,7 +277,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
     std::cout << frontier << space << summary(hardware, best, source) << robust_text << files.summary() << std::flush;
     if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best);
   }
-  for (const auto& remark : source.remarks(hardware, best)) std::cerr << "hetsched-plan: " << remark << '\n';
+  for (const auto& remarks : {source.remarks(hardware, best), shared_links(hardware, best)})
+    for (const auto& remark : remarks) std::cerr << "hetsched-plan: " << remark << '\n';
   if (best.predicted.mfu > 1)
     std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
               << best.pipelines.front().microbatch_size << " samples, and to this model?\n";
@@ -362,10 +404,15 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->check(CLI::Range(10, 1'000'000))
       ->capture_default_str()
       ->needs(quantile);
+  app.add_option("--device-bias", given.device_bias,
+                 "share, such as 0.2, by which each kind of device may be faster or slower than priced: the plan that then loses "
+                 "least to the best one, and which device to measure")
+      ->check(CLI::Range(0.01, 0.9))
+      ->excludes(quantile);
   app.add_option("--out", given.out, "plan.json to write");
   app.add_option("--report", given.report, "HTML report to write");
   app.add_option("--trace", given.trace, "Chrome trace to write (for ui.perfetto.dev)");
-  app.add_flag("--json", given.json, "prints the plan, what noise and lost devices make of it, and the frontier as JSON");
+  app.add_flag("--json", given.json, "prints the plan, what noise, biased and lost devices make of it, and the frontier as JSON");
   return run(app, argc, argv, [&] { return plan_command(given, table); });
 }
 

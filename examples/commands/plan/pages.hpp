@@ -214,6 +214,38 @@ inline constexpr double telling_gap = 0.0105;
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);
 }
 
+/// What to know of links between subclusters that several pairs of stages use: where these together would keep one busy for
+/// longer than the iteration. Each is priced as if it had one to itself. Requires: evaluated, of training.
+[[nodiscard]] inline std::vector<std::string> shared_links(const hetsched::cluster& hardware, const hetsched::plan& p) {
+  using namespace hetsched;
+  struct use {
+    int pairs = 0;
+    double there_s = 0, back_s = 0;  // from the subcluster that the file has first, and to it
+  };
+  std::map<std::pair<int, int>, use> links;
+  for (const auto& line : p.pipelines)
+    for (const auto& [i, s, boundary] : views::stages_with_boundaries(line)) {
+      if (!boundary) continue;
+      const int from = s.devices.back().mesh.subcluster, to = line.stages[i + 1].devices.front().mesh.subcluster;
+      if (from == to) continue;
+      auto& link = links[std::minmax(from, to)];
+      const double forward_s = boundary->forward_occupied_s.value_or(boundary->forward_s),
+                   backward_s = boundary->backward_occupied_s.value_or(boundary->backward_s);
+      ++link.pairs;
+      link.there_s += line.microbatches * (from < to ? forward_s : backward_s);
+      link.back_s += line.microbatches * (from < to ? backward_s : forward_s);
+    }
+  const auto names = subcluster_names(hardware);
+  std::vector<std::string> told;
+  for (const auto& [ends, link] : links)
+    if (const double busy_s = std::max(link.there_s, link.back_s); link.pairs > 1 && busy_s > p.predicted.iteration_s)
+      told.push_back(std::to_string(link.pairs) + " pairs of stages together would keep one link between " +
+                     names[static_cast<std::size_t>(ends.first)] + " and " + names[static_cast<std::size_t>(ends.second)] +
+                     " busy for " + format_percent(busy_s / p.predicted.iteration_s) +
+                     " of the iteration; each is priced as if it had one to itself");
+  return told;
+}
+
 /// What each pipeline of a plan does in an iteration, and what it waits for.
 struct played_line {
   hetsched::simulation played;

@@ -44,6 +44,7 @@ struct plan_arguments {
   bool mixed_stages = false;  ///< stages of unlike devices, too
   bool explain = false;
   std::vector<std::string> without = {};  ///< principles of hetauto
+  double device_bias = 0;                 ///< share by which kinds of devices may be faster or slower than priced
   double quantile = 0;                    ///< of iterations with noise, to be least; 0: the iteration without noise
   double jitter = -1;                     ///< spread of the noise
   int samples = 200;
@@ -52,8 +53,9 @@ struct plan_arguments {
 
 /// What a plan was made from, for its page.
 [[nodiscard]] inline std::string origin_of(const plan_arguments& given, const cost_source& source,
-                                           const hetsched::cluster& hardware) {
-  return (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" + source.text(hardware) + ")";
+                                           const hetsched::cluster& hardware, bool trained = true) {
+  return (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" + source.text(hardware) +
+         "; " + cases_text(source.like_cases(hardware, trained)) + ")";
 }
 
 /// The size that --microbatch-size names; 0 for all divisors of the batch.
@@ -159,6 +161,8 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   request.deadline_s = given.deadline_s;
   request.schedule = given.schedule;
   request.how = given.options;
+  request.device_bias = given.device_bias;
+  request.costs_on = [&](const hetsched::cluster& turned) -> costs_by_size { return sized_costs(turned, source); };
   request.use_all_devices = given.use_all_devices;
   request.mixed_stages = given.mixed_stages;
   request.arithmetic = source.precision();
@@ -184,6 +188,22 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   auto request = request_of(given, source, hardware, progress);
   if (all) request.met = [all](const hetsched::plan& p) { all->push_back(p); };
   return find_plan(hardware, sized_costs(hardware, source), request, planner);
+}
+
+/// The plan that loses least where kinds of devices are faster or slower than priced.
+[[nodiscard]] inline hetsched::outcome<hetsched::unbiased_plan> search_unbiased(const plan_arguments& given,
+                                                                                const hetsched::planner_entry& planner,
+                                                                                const hetsched::cluster& hardware,
+                                                                                const cost_source& source,
+                                                                                progress_line& progress) {
+  listen_to_signals();
+  // Each case has its share of the time, and so has the search among their plans.
+  const double shares = 1.0 + static_cast<double>(hetsched::speed_cases(hardware, given.device_bias).size());
+  const auto go_on = [&](std::size_t searched) {
+    return !interrupted() && (given.time_budget_s < 0 ||
+                              progress.elapsed_s() <= given.time_budget_s * (1 + static_cast<double>(searched)) / shares);
+  };
+  return find_unbiased_plan(hardware, request_of(given, source, hardware, progress), planner, go_on);
 }
 
 /// The plan whose quantile of noisy iterations is least, from those that the search has found on.

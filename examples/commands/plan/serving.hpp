@@ -69,7 +69,7 @@ template <class Costs>
     const auto lacking = source.precision_text(hardware);
     basis.push_back({"precision", setting.precision, bits + (bits.empty() || lacking.empty() ? "" : "; ") + lacking});
   }
-  basis.push_back({"costs", setting.costs, source.basis_text(hardware)});
+  basis.push_back({"costs", setting.costs, source.basis_text(hardware, false)});
   if (auto links = source.links_text(hardware); !links.empty()) basis.push_back({"links", "Gbit/s", std::move(links)});
   return basis;
 }
@@ -174,12 +174,14 @@ template <class Costs>
     const auto& line = found->pipelines.front();
     auto played = simulate(to_pipeline(line), forward_schedule(static_cast<int>(line.stages.size()), line.microbatches));
     files.add(given.trace, chrome_trace(played.timeline));
-    files.add(given.report, serving_page(hardware, *found, origin_of(given, source, hardware), figures, std::move(played)));
+    files.add(given.report,
+              serving_page(hardware, *found, origin_of(given, source, hardware, false), figures, std::move(played)));
   }
   files.write();
   if (given.json)
-    std::cout << hetsched::detail::dump(
-        nlohmann::ordered_json{{"plan", nlohmann::ordered_json::parse(to_json(*found, hardware))}, {"files", files.paths()}});
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"plan", nlohmann::ordered_json::parse(to_json(*found, hardware))},
+                                                               {"like_cases", source.like_cases_json(hardware, false)},
+                                                               {"files", files.paths()}});
   else
     std::cout << serving_summary(hardware, *found, figures) << files.summary();
   return done;

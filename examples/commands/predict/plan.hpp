@@ -125,7 +125,7 @@ inline nlohmann::ordered_json stages_json(const judged_plan& judged, std::size_t
   return stages;
 }
 
-inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::string& costs,
+inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::string& costs, nlohmann::ordered_json like_cases,
                                       const std::vector<std::string>& subclusters) {
   const auto& p = judged.now.plan;
   const bool several = p.pipelines.size() > 1, measured = costs == "profile";
@@ -133,6 +133,7 @@ inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::stri
   out["fits"] = judged.now.shortage.empty();
   out["costs"] = costs;
   if (judged.held_up_s) out["iteration_with_sends_s"] = *judged.held_up_s;
+  out["like_cases"] = std::move(like_cases);
   if (p.setting.stack) out["stack"] = p.setting.stack->name;
   const auto describe_line = [&](nlohmann::ordered_json& into, std::size_t l) {
     into["schedule"] = p.pipelines[l].schedule.name;
@@ -240,7 +241,7 @@ inline std::string breakdown_table(const judged_plan& judged) {
   return format_table({"busiest: " + who, ">time", ">share"}, rows);
 }
 
-inline std::string pages(const judged_plan& judged, const std::string& costs_text, bool measured,
+inline std::string pages(const judged_plan& judged, const std::string& costs_text, const std::string& like_cases, bool measured,
                          const std::vector<std::string>& names) {
   const auto& p = judged.now.plan;
   std::string text;
@@ -249,8 +250,9 @@ inline std::string pages(const judged_plan& judged, const std::string& costs_tex
     if (p.pipelines.size() > 1) text += "pipeline " + std::to_string(l) + ":\n";
     text += stage_table(judged, l, names) + '\n' + memory_table(judged, l, measured) + '\n' + "schedule " + line.schedule.name +
             ", " + std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size) + "; " +
-            costs_text + "\n\n";
+            costs_text + (p.pipelines.size() > 1 ? "\n\n" : "\n");
   }
+  text += like_cases + "\n\n";
   table_rows rows;
   for (const auto& g : p.gradient_sync) rows.push_back({layers_text(g.layers), format_bytes(g.bytes), format_seconds(g.seconds)});
   for (const auto& line : p.pipelines)
@@ -330,9 +332,9 @@ inline int plan_command(plan_arguments given) {
   files.write();
   const auto names = subcluster_names(hardware);
   if (given.json)
-    std::cout << to_json(judged, source.kind(hardware), names).dump() << '\n';
+    std::cout << to_json(judged, source.kind(hardware), source.like_cases_json(hardware), names).dump() << '\n';
   else
-    std::cout << pages(judged, source.text(hardware), source.measured(), names)
+    std::cout << pages(judged, source.text(hardware), cases_text(source.like_cases(hardware)), source.measured(), names)
               << (judged.held_up_s
                       ? "\nwith " + given.sends + " sends an iteration takes " + format_seconds(*judged.held_up_s) + "\n"
                       : "")

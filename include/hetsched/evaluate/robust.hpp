@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
@@ -50,6 +52,56 @@ struct robust_plan {
 /// it.
 [[nodiscard]] outcome<robust_plan> most_robust_plan(const cluster& hardware, const costs_by_size& costs_for,
                                                     std::vector<plan> plans, const robust_options& options = {});
+
+/// A cluster as it may turn out to be.
+struct speed_case {
+  std::string device;         ///< the only kind that is not as fast as priced; empty: none or several
+  std::vector<double> speed;  ///< factor of each subcluster: 0.8 is 20 % slower than priced
+  cluster hardware;
+};
+
+/// What costs are on a cluster whose devices have another speed, device::speed; the answer may refer to the cluster.
+using costs_on_cluster = std::function<costs_by_size(const cluster&)>;
+
+/// The cluster as priced; then each kind of device (by name) alone slower and faster by the share `bias`; then, of two to four
+/// kinds, all of them slower or faster in every combination.
+/// Throws: input_error as validate, and for a bias outside of (0, 1).
+[[nodiscard]] std::vector<speed_case> speed_cases(const cluster& hardware, double bias);
+
+struct regret_options {
+  evaluate_options how = {};
+  bool moves = true;  ///< whether neighbours of the best plan are looked at, too, as most_robust_plan does
+  /// Called before each plan is looked at, with how many have been and the least worst loss; false ends the search.
+  std::function<bool(int plans, double worst_loss)> go_on = {};
+};
+
+/// What knowing the speed of a kind of device would be worth.
+struct speed_doubt {
+  std::string device;
+  double gain = 0;  ///< share by which a plan made for its speed is faster at the most, if all else is as priced
+
+  friend bool operator==(const speed_doubt&, const speed_doubt&) = default;
+};
+
+/// A plan that loses little, whichever case comes true.
+struct unbiased_plan {
+  hetsched::plan plan;              ///< evaluated in the first case
+  double worst_loss = 0;            ///< over the cases, its iteration over that of the best plan known in the same case, less 1
+  double fastest_loss = 0;          ///< the same of the plan with the shortest iteration in the first case
+  double worst_s = 0;               ///< its longest iteration
+  std::vector<double> losses;       ///< of each case
+  std::vector<speed_doubt> doubts;  ///< of each kind of device, the largest gain first: what is to be measured next
+  int plans = 0;                    ///< looked at
+};
+
+/// Of some plans and what a local search makes of the best of them, the one whose worst loss is least. The worst iteration itself
+/// would tell plans little apart: it is that of devices which are all slow, where the best plan hardly changes. The plan has no
+/// evidence, as what a search says of one case says nothing of others.
+/// Returns: the refusal of the first plan if none of them can be evaluated and fits.
+/// Throws: input_error for no plans and no cases; and as evaluate.
+/// Complexity: (plans looked at) * (cases) * evaluate. Determinism: by the arguments, unless go_on ends it.
+[[nodiscard]] outcome<unbiased_plan> least_regret_plan(std::span<const speed_case> cases, const costs_on_cluster& costs_on,
+                                                       std::vector<plan> plans, const regret_options& options = {});
 
 }  // namespace hetsched
 

@@ -7,11 +7,15 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
@@ -201,6 +205,131 @@ HETSCHED_INLINE outcome<robust_plan> most_robust_plan(const cluster& hardware, c
   if (first_s < best.quantile_s) best.quantile_s = first_s, best.plan = std::move(first);
   if (best.fastest_s < best.quantile_s) best.quantile_s = best.fastest_s, best.plan = *std::move(fastest);
   return best;
+}
+
+HETSCHED_INLINE std::vector<speed_case> speed_cases(const cluster& hardware, double bias) {
+  validate(hardware);
+  if (!(bias > 0 && bias < 1)) throw input_error("a bias of devices' speeds must be between 0 and 1");
+  std::vector<std::string> kinds;
+  for (const auto& s : hardware.subclusters)
+    if (std::find(kinds.begin(), kinds.end(), s.device.name) == kinds.end()) kinds.push_back(s.device.name);
+  std::vector<std::vector<double>> factors{std::vector<double>(kinds.size(), 1.0)};  // of each kind, by case
+  for (std::size_t k = 0; k < kinds.size(); ++k)
+    for (const double f : {1 - bias, 1 + bias}) {
+      factors.push_back(factors.front());
+      factors.back()[k] = f;
+    }
+  if (kinds.size() > 1 && kinds.size() <= 4)
+    for (unsigned corner = 0; corner < 1u << kinds.size(); ++corner) {
+      factors.push_back(factors.front());
+      for (std::size_t k = 0; k < kinds.size(); ++k) factors.back()[k] = (corner >> k & 1u) != 0 ? 1 + bias : 1 - bias;
+    }
+  std::vector<speed_case> cases;
+  for (const auto& f : factors) {
+    auto turned = hardware;
+    std::vector<double> speed;
+    for (auto& s : turned.subclusters) {
+      speed.push_back(f[as_size(static_cast<int>(std::find(kinds.begin(), kinds.end(), s.device.name) - kinds.begin()))]);
+      s.device.speed *= speed.back();
+    }
+    std::string alone;
+    for (std::size_t k = 0; k < kinds.size(); ++k)
+      if (f[k] != 1) alone = alone.empty() && std::count(f.begin(), f.end(), 1.0) + 1 == std::ssize(f) ? kinds[k] : "";
+    cases.push_back({std::move(alone), std::move(speed), std::move(turned)});
+  }
+  return cases;
+}
+
+HETSCHED_INLINE outcome<unbiased_plan> least_regret_plan(std::span<const speed_case> cases, const costs_on_cluster& costs_on,
+                                                         std::vector<plan> plans, const regret_options& options) {
+  if (plans.empty() || cases.empty()) throw input_error("a plan of least regret needs plans to begin with, and cases");
+  // A plan, and its iteration in each case.
+  struct looked_at {
+    hetsched::plan plan;
+    std::vector<double> seconds;
+  };
+  std::vector<costs_by_size> costs;
+  for (const auto& c : cases) costs.push_back(costs_on(c.hardware));
+  std::optional<refusal> first_refusal;
+  int count = 0;
+  bool stopped = false;
+  const auto look_at = [&](plan p, auto&& enough) -> std::optional<looked_at> {
+    ++count;
+    p.evidence.reset();
+    looked_at found;
+    for (std::size_t c = 0; c < cases.size(); ++c) {
+      auto judged = evaluate(cases[c].hardware, costs[c], p, options.how);
+      if (!judged || !judged->shortage.empty()) {
+        if (!first_refusal) first_refusal = judged ? refusal{refusal::kind::infeasible, judged->shortage} : judged.why_not();
+        return std::nullopt;
+      }
+      found.seconds.push_back(judged->plan.predicted.iteration_s);
+      if (found.seconds.size() == 1) found.plan = std::move(judged->plan);
+      if (enough(found)) return std::nullopt;
+    }
+    return found;
+  };
+  std::vector<looked_at> all;
+  double best_loss = infinity;
+  const auto go_on = [&] {
+    stopped = stopped || (count > 0 && options.go_on && !options.go_on(count, best_loss));
+    return !stopped;
+  };
+  for (auto& p : plans) {
+    const auto known = [&](const looked_at& now) {
+      return now.seconds.size() == 1 && std::any_of(all.begin(), all.end(), [&](const looked_at& other) {
+               return other.plan.pipelines == now.plan.pipelines;
+             });
+    };
+    if (!all.empty() && !go_on()) break;
+    if (auto found = look_at(std::move(p), known)) all.push_back(*std::move(found));
+  }
+  if (all.empty()) return *std::move(first_refusal);
+  auto least = all.front().seconds;  // of each case
+  for (const auto& l : all)
+    for (std::size_t c = 0; c < least.size(); ++c) least[c] = std::min(least[c], l.seconds[c]);
+  const auto loss_of = [&](const std::vector<double>& seconds) {
+    double worst = -infinity;
+    for (std::size_t c = 0; c < seconds.size(); ++c) worst = std::max(worst, seconds[c] / least[c] - 1);
+    return worst;
+  };
+  const auto fastest = std::min_element(
+      all.begin(), all.end(), [](const looked_at& a, const looked_at& b) { return a.seconds.front() < b.seconds.front(); });
+  auto best = *fastest;  // of equals the fastest
+  best_loss = loss_of(best.seconds);
+  const auto better = [&](const std::vector<double>& seconds) { return loss_of(seconds) < best_loss - tolerance::sums; };
+  for (const auto& l : all)
+    if (better(l.seconds)) best = l, best_loss = loss_of(l.seconds);
+  for (bool moved = options.moves; moved && !stopped;) {
+    const auto now = best.plan;
+    moved = detail::any_neighbour(now, [&](plan p) {
+      if (!go_on()) return true;
+      auto found = look_at(std::move(p), [&](const looked_at& l) { return !better(l.seconds); });
+      if (!found) return false;
+      best = *std::move(found);
+      best_loss = loss_of(best.seconds);
+      return true;
+    });
+  }
+  for (std::size_t c = 0; c < least.size(); ++c) least[c] = std::min(least[c], best.seconds[c]);
+  unbiased_plan found{.plan = std::move(best.plan),
+                      .worst_loss = loss_of(best.seconds),
+                      .fastest_loss = loss_of(fastest->seconds),
+                      .worst_s = *std::max_element(best.seconds.begin(), best.seconds.end()),
+                      .losses = {},
+                      .doubts = {},
+                      .plans = count};
+  std::map<std::string, double> gains;
+  for (std::size_t c = 0; c < cases.size(); ++c) {
+    found.losses.push_back(best.seconds[c] / least[c] - 1);
+    if (cases[c].device.empty()) continue;
+    auto& gain = gains[cases[c].device];
+    gain = std::max(gain, 1 - least[c] / best.seconds[c]);
+  }
+  for (const auto& [device, gain] : gains) found.doubts.push_back({device, gain});
+  std::stable_sort(found.doubts.begin(), found.doubts.end(),
+                   [](const speed_doubt& a, const speed_doubt& b) { return a.gain > b.gain; });
+  return found;
 }
 
 }  // namespace hetsched

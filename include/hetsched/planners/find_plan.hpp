@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,7 @@
 #include <hetsched/cost/models/training_costs.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/evaluate/evaluation.hpp>
+#include <hetsched/evaluate/robust.hpp>
 #include <hetsched/model/transformer.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/plan_request.hpp>
@@ -51,6 +54,17 @@ namespace hetsched {
 /// Throws: input_error as time_cost_frontier, for a target, and for a planner without a frontier.
 [[nodiscard]] std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                               const planner_entry& planner, const plan& known);
+
+/// The plan that loses least where each kind of device may be faster or slower than priced by request.device_bias: of the plans
+/// that are best in one of the cases (speed_cases), of all that these searches meet, and of neighbours of the best of them, see
+/// least_regret_plan. Its evidence is that of the search as priced. find_plan gives the same plan, and this what it is worth.
+/// `go_on`: asked in place of request.go_on, with how many cases have been searched; what is false for one case ends its search,
+/// and the next one has its turn. A case whose search is not to begin does not count.
+/// Requires: request.device_bias and request.costs_on are given.
+/// Throws: input_error also for an objective other than the iteration.
+[[nodiscard]] outcome<unbiased_plan> find_unbiased_plan(const cluster& hardware, const plan_request& request,
+                                                        const planner_entry& planner,
+                                                        const std::function<bool(std::size_t searched)>& go_on = {});
 
 /// A plan under another schedule: with its layers or with such as suit schedules that keep more microbatches in flight; or, if
 /// `on_any_devices`, one pipeline on any devices that suits these: where they are faster by 0.1 % or more.

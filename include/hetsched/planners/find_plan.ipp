@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -452,6 +453,11 @@ inline void validate(const plan_request& request) {
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                         const planner_entry& planner) {
   detail::validate(request);
+  if (request.device_bias != 0) {
+    auto found = find_unbiased_plan(hardware, request, planner);
+    if (!found) return found.why_not();
+    return std::move(found->plan);
+  }
   if (!request.target) return detail::plan_finder(hardware, costs, request, planner).run();
   const auto own = detail::for_target(request, planner);
   auto found = detail::plan_finder(hardware, costs, own, planner).run();
@@ -476,6 +482,50 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   return refusal{refusal::kind::infeasible, std::move(text)};
 }
 
+HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardware, const plan_request& request,
+                                                          const planner_entry& planner,
+                                                          const std::function<bool(std::size_t searched)>& go_on) {
+  if (request.objective != plan_objective::iteration)
+    throw input_error("a bias of devices is of iterations; the objective is " + std::string(name_of(request.objective)));
+  if (!request.costs_on) throw input_error("a bias of devices needs costs on clusters of other speeds: costs_on");
+  const auto cases = speed_cases(hardware, request.device_bias);
+  auto one = request;
+  one.device_bias = 0;
+  std::vector<plan> plans;
+  one.met = [&](const plan& p) {
+    plans.push_back(p);
+    if (request.met) request.met(p);
+  };
+  std::optional<plan> priced;
+  std::size_t searched = 0;
+  if (go_on) one.go_on = [&] { return go_on(searched); };
+  const auto may_go_on = [&] { return !one.go_on || one.go_on(); };
+  for (; searched < cases.size() && (searched == 0 || may_go_on()); ++searched) {
+    const auto& c = cases[searched];
+    auto found = find_plan(c.hardware, request.costs_on(c.hardware), one, planner);
+    if (!found && !priced) return found.why_not();
+    if (!found) continue;
+    plans.push_back(*found);
+    if (!priced) priced = *std::move(found);
+  }
+  // Moves know nothing of what a target runs.
+  regret_options options{
+      .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon},
+      .moves = !request.target,
+      .go_on = {}};
+  options.go_on = [&](int, double) { return may_go_on(); };
+  auto best = least_regret_plan(std::span(cases).first(searched), request.costs_on, std::move(plans), options);
+  if (!best) return best;
+  best->plan.setting = priced->setting;
+  best->plan.evidence = priced->evidence;
+  if (auto& evidence = best->plan.evidence) {
+    evidence->objective_value = best->plan.predicted.iteration_s;
+    evidence->complete = evidence->complete && best->plan.pipelines == priced->pipelines;
+    evidence->stopped = evidence->stopped || !may_go_on();
+  }
+  return best;
+}
+
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transformer& model, plan_request request,
                                         const training_cost_options& asked) {
   auto options = asked;
@@ -489,6 +539,8 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transform
                      .precision = std::string(name_of(options.precision)),
                      .attention = options.flash_attention ? "flash" : "standard",
                      .stack = options.stack};
+  if (!request.costs_on)
+    request.costs_on = [&](const cluster& turned) -> costs_by_size { return training_costs(turned, model, options); };
   return find_plan(hardware, training_costs(hardware, model, options), request);
 }
 

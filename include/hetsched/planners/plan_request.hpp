@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <hetsched/core/tolerances.hpp>
+#include <hetsched/evaluate/robust.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/target.hpp>
 #include <hetsched/planners/table.hpp>
@@ -32,6 +33,10 @@ struct plan_request {
   std::string planner = {};      ///< its name in planners_and_baselines(); empty: the first
   std::string schedule = {};     ///< what the stages run, as build_schedule knows it, or auto; empty: as the planner has it
   planner_choice how = {};       ///< its schedule, known and similar are find_plan's own business
+  /// Share by which each kind of device may be faster or slower than priced, for the plan that loses least then; 0: as priced.
+  double device_bias = 0;
+  /// With device_bias: the costs where devices have another speed. Given by find_plan of a transformer.
+  costs_on_cluster costs_on = {};
   bool use_all_devices = false;
   bool mixed_stages = false;               ///< stages on unlike devices, too
   precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance

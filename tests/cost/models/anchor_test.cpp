@@ -65,6 +65,39 @@ TEST_CASE("anchored devices train as fast as was measured, whatever the formulas
   }
 }
 
+TEST_CASE("an anchor of one layer, of recomputing runs, of several nodes, and of iterations with their update") {
+  const auto costs_of = [&](const cluster& hardware, const device_anchor& a) {
+    return training_costs(hardware, a.model,
+                          {.precision = a.precision, .cut = granularity::block, .zero = {a.zero}})(a.microbatch_size);
+  };
+  device_anchor layer{
+      .device = "A100-SXM4-80GB", .model = model, .degrees = {.tensor = 2}, .microbatch_size = 2, .layer_s = 0.02};
+  auto found = anchored(two_kinds(), std::vector{layer});
+  const placement two{.mesh = {0, 1, 2}, .degrees = {.tensor = 2}};
+  for (const int block : {1, 9, 16})
+    CHECK(costs_of(found, layer).stage({block, block + 1}, two).total_s() == doctest::Approx(0.02));
+  layer.recompute = recomputation::full;
+  found = anchored(two_kinds(), std::vector{layer});
+  auto again = two;
+  again.recompute = recomputation::full;
+  CHECK(costs_of(found, layer).stage({3, 4}, again).total_s() == doctest::Approx(0.02));
+  CHECK(costs_of(found, layer).stage({3, 4}, two).total_s() < 0.017);  // a forward less
+  const device_anchor whole{.device = "A100-SXM4-80GB",
+                            .model = model,
+                            .degrees = {.data = 16},
+                            .nodes = 2,
+                            .microbatch_size = 32,
+                            .zero = 1,
+                            .microbatches = 3,
+                            .tokens_per_s = 9'000};
+  found = anchored(two_kinds(), std::vector{whole});
+  const placement all{.mesh = {0, 2, 8}, .degrees = {.data = 16}, .zero = 1};
+  const auto costs = costs_of(found, whole);
+  const double iteration_s =
+      3 * costs.stage({0, costs.layer_count()}, all).total_s() + costs.update({0, costs.layer_count()}, all);
+  CHECK(3 * 32 * 2048 / iteration_s / 16 == doctest::Approx(9'000).epsilon(1e-6));
+}
+
 TEST_CASE("an anchor is judged on the first nodes that are large enough, and counts for all of the device") {
   auto hardware = two_kinds();
   hardware.subclusters[1] = hardware.subclusters[0];
@@ -104,11 +137,29 @@ TEST_CASE("anchors that make no sense are refused, with the device") {
   a.degrees.tensor = 3;
   CHECK(complaint(a).find("do not divide") != std::string::npos);
   a = good;
-  a.tokens_per_s = 0;
+  a.tokens_per_s = -1;
   CHECK(complaint(a).find("tokens_per_s must be finite and positive") != std::string::npos);
   a.tokens_per_s = 4e6;
   CHECK(complaint(a).find("a hundred times off") != std::string::npos);
   a = good;
   a.degrees.data = 0;
   CHECK(complaint(a).find("degrees must be at least 1") != std::string::npos);
+  a = good;
+  a.layer_s = 1;
+  CHECK(complaint(a).find("one time: tokens_per_s, or layer_s") != std::string::npos);
+  a.tokens_per_s = 0;
+  a.microbatches = 2;
+  CHECK(complaint(a).find("microbatches are of an iteration") != std::string::npos);
+  a.microbatches = 0;
+  a.layer_s = -1;
+  CHECK(complaint(a).find("layer_s must be finite and positive") != std::string::npos);
+  a = good;
+  a.nodes = 2;
+  CHECK(complaint(a).find("not as many on each") != std::string::npos);
+  a.nodes = 3;
+  a.degrees.data = a.microbatch_size = 3;
+  CHECK(complaint(a).find("more nodes than there are") != std::string::npos);
+  a = good;
+  a.zero = 4;
+  CHECK_FALSE(complaint(a).empty());
 }

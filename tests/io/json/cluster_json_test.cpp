@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <array>
+
 #include <hetsched/cluster/catalogue.hpp>
 #include "../documents.hpp"
 
@@ -222,6 +224,19 @@ TEST_CASE("cluster.json: how fast devices were seen to train") {
     return std::string();
   };
   CHECK(complaint("\"tokens_per_s\": 3396", "\"tokens_per_s\": -1").find("/devices/A100-SXM4-80GB/measured/0/tokens_per_s") !=
+        std::string::npos);
+  const auto anchor = [&](const std::string& to) {
+    auto other = text;
+    other.replace(other.find("\"tokens_per_s\": 3396"), 20, to);
+    return parse_cluster_file(other, "cluster.json").anchors[0];
+  };
+  CHECK(anchor("\"layer_s\": 0.02, \"recompute\": \"full\"").layer_s == 0.02);
+  CHECK(anchor("\"layer_s\": 0.02, \"recompute\": \"full\"").recompute == recomputation::full);
+  const auto whole = anchor("\"tokens_per_s\": 2, \"nodes\": 2, \"zero\": 1, \"microbatches\": 8");
+  CHECK(std::array{whole.nodes, whole.zero, whole.microbatches} == std::array{2, 1, 8});
+  CHECK(complaint("\"tokens_per_s\": 3396", "\"tokens_per_s\": 1, \"layer_s\": 1").find("/measured/0/tokens_per_s") !=
+        std::string::npos);
+  CHECK(complaint("\"tokens_per_s\": 3396", "\"layer_s\": 1, \"recompute\": \"some\"").find("one of none, selective, full") !=
         std::string::npos);
   CHECK(complaint("\"degrees\"", "\"degree\"").find("did you mean \"degrees\"") != std::string::npos);
   // A speed that is known needs no model.

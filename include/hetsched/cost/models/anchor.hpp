@@ -16,17 +16,22 @@ struct device_anchor {
   std::string device{};  ///< its name
   transformer model{};
   hetsched::precision precision = hetsched::precision::bf16;
-  hetsched::degrees degrees{};  ///< of the devices of one node that trained it, as one stage
+  hetsched::degrees degrees{};  ///< of the devices that trained it, as one stage
+  int nodes = 1;                ///< that they were on, as many on each
   int microbatch_size = 1;      ///< samples of all of them together
-  double tokens_per_s = 0;      ///< of each device: those of all together, over the number of devices
+  recomputation recompute = recomputation::none;
+  int zero = 0;             ///< ZeRO stage
+  int microbatches = 0;     ///< of an iteration, if the time has its update and reduction of gradients in it; 0: it has not
+  double tokens_per_s = 0;  ///< of each device: those of all together, over the number of devices
+  double layer_s = 0;       ///< in its place: seconds of one layer, forward and backward of a microbatch
 };
 
-/// The cluster with device::speed such that each anchored device trains its model as fast as was measured, forward and backward
-/// of one stage; where a device has several anchors, at their geometric mean. Exchanges between devices stay as they are.
-/// Throws: input_error, naming the device, for an anchor whose device the cluster does not have, whose degrees no node of it
-/// offers, whose exchanges alone take longer than was measured, or which is more than a hundred times off; and as
-/// training_costs.
-/// Complexity: some tens of questions to a cost model for each anchor.
+/// The cluster with device::speed such that each anchored device trains its model, or one layer of it, as fast as was measured,
+/// forward and backward of one stage, and the update where the anchor tells how many microbatches share it; where a device has
+/// several anchors, at their geometric mean. Exchanges between devices stay as they are. Throws: input_error, naming the device,
+/// for an anchor whose device the cluster does not have, whose degrees no nodes of it offer, which has both times or none, whose
+/// exchanges alone take longer than was measured, or which is more than a hundred times off; and as training_costs. Complexity:
+/// some tens of questions to a cost model for each anchor.
 [[nodiscard]] cluster anchored(cluster hardware, std::span<const device_anchor> anchors,
                                const training_cost_options& options = {});
 

@@ -90,7 +90,8 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
 /// `files`: gets the model's.
 [[nodiscard]] inline device_anchor read_anchor(const json_value& value, const std::string& device,
                                                std::vector<std::string>& files) {
-  value.object({"model", "sequence", "dtype", "degrees", "microbatch_size", "tokens_per_s"});
+  value.object({"model", "sequence", "dtype", "degrees", "nodes", "microbatch_size", "recompute", "zero", "microbatches",
+                "tokens_per_s", "layer_s"});
   device_anchor a{.device = device};
   model_options options;
   if (const auto sequence = value.find("sequence")) options.sequence = sequence->count(1, 1 << 24);
@@ -120,7 +121,21 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
     a.degrees = {.data = size("data"), .context = size("context"), .tensor = size("tensor"), .expert = size("expert")};
   }
   if (const auto samples = value.find("microbatch_size")) a.microbatch_size = samples->count(1, 1'000'000);
-  a.tokens_per_s = value.at("tokens_per_s").positive(1e12);
+  if (const auto nodes = value.find("nodes")) a.nodes = nodes->count(1, max_devices);
+  if (const auto recompute = value.find("recompute")) {
+    const auto known = find_recomputation(recompute->text());
+    if (!known) recompute->expected("one of none, selective, full");
+    a.recompute = *known;
+  }
+  if (const auto zero = value.find("zero")) a.zero = zero->count(0, 3);
+  if (const auto count = value.find("microbatches")) a.microbatches = count->count(1, 1'000'000);
+  if (const auto layer = value.find("layer_s")) {
+    a.layer_s = layer->positive(1e9);
+    for (const char* other : {"tokens_per_s", "microbatches"})
+      if (value.has(other)) value.at(other).fail("is of a whole model, and \"layer_s\" beside it of one layer");
+  } else {
+    a.tokens_per_s = value.at("tokens_per_s").positive(1e12);
+  }
   return a;
 }
 

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+
+#include <hetsched/cluster/validate.hpp>
+#include <hetsched/core/compiled.hpp>
+#include <hetsched/cost/models/like_cases.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
+
+namespace hetsched {
+
+HETSCHED_INLINE std::span<const like_cases> known_cases() {
+  // From docs/accuracy/, by bench/validation/like_cases.py.
+  static constexpr like_cases all[] = {
+      // clang-format off
+      {cost_basis::datasheets, "hetsched", "iterations on one H100", 21, -0.1554, 0.1560, "through-the-commands"},
+      {cost_basis::datasheets, "hetsched", "iterations of plans of HARP and HexiScale", 19, -0.0371, 0.0899, "through-the-commands"},
+      {cost_basis::datasheets, "hetsched", "layers on seven unlike GPUs", 1050, -0.2590, 0.2990, "sailor-layers-in-training-on-seven-gpus"},
+      {cost_basis::datasheets, "megatron", "iterations on 8 to 2,240 A100", 9, -0.0676, 0.0676, "through-the-commands"},
+      {cost_basis::datasheets, "megatron", "iterations on 16 A100, H20 and Ascend A2", 3, -0.0290, 0.0460, "through-the-commands"},
+      {cost_basis::datasheets, "fsdp", "iterations on one H100", 12, -0.0213, 0.0523, "through-the-commands"},
+      {cost_basis::datasheets, "ddp", "iterations on one H100", 9, -0.1210, 0.1210, "through-the-commands"},
+      {cost_basis::datasheets, "llm-foundry of 2023", "iterations on 8 to 512 A100 and H100", 172, -0.0356, 0.0563, "through-the-commands"},
+      {cost_basis::datasheets, "inference", "products and attention on one H100", 267, 0.0093, 0.1017, "through-the-commands"},
+      {cost_basis::calibrated, "", "products on seven GPUs", 16824, -0.0110, 0.0780, "calibrated-on-twenty-products"},
+      {cost_basis::calibrated, "", "vector operators on six GPUs", 4793, -0.0080, 0.0280, "calibrated-on-twenty-vector-operators"},
+      {cost_basis::profile, "", "iterations on GH200 and mixed RTX nodes", 17, 0.0150, 0.0790, "sailor-whole-iterations-on-gh200-and-mixed-rtx-nodes"},
+      // clang-format on
+  };
+  return all;
+}
+
+HETSCHED_INLINE std::vector<like_cases> cases_like(cost_basis basis, std::string_view stack) {
+  std::vector<like_cases> found;
+  for (const auto& one : known_cases())
+    if (one.basis == basis && (one.stack.empty() || one.stack == stack)) found.push_back(one);
+  return found;
+}
+
+HETSCHED_INLINE cost_basis basis_of(const cluster& c) {
+  validate(c);
+  auto least = cost_basis::profile;
+  for (const auto& s : c.subclusters) {
+    const auto& d = s.device;
+    const auto own = d.speed != 1                               ? cost_basis::anchored
+                     : !known_by_operators(d)                   ? cost_basis::layers
+                     : !(d.calibration == device_calibration{}) ? cost_basis::calibrated
+                                                                : cost_basis::datasheets;
+    least = std::min(least, own);
+  }
+  return least;
+}
+
+HETSCHED_INLINE std::string cases_text(std::span<const like_cases> cases) {
+  if (cases.empty()) return "no like cases were measured";
+  std::string text = "like cases";
+  for (const auto& one : cases) {
+    const bool first = &one == cases.data();
+    char figures[64];
+    std::snprintf(figures, sizeof figures, "%s %+.1f %%%s, +-%.1f %% (%d ", first ? "" : ",", 100 * one.bias,
+                  first ? " on average" : "", 100 * one.mean, one.cases);
+    text += figures + std::string(one.what) + ")";
+  }
+  return text;
+}
+
+}  // namespace hetsched
