@@ -51,8 +51,11 @@ std::vector<device_id> some_devices(random_source& r) {
   return all;
 }
 memory_overheads some_overheads(random_source& r) {
-  return {
-      .runtime_bytes = mostly64(r, 100), .buffer_bytes = mostly64(r, 10), .fragmentation = some_time(r), .margin = some_time(r)};
+  return {.runtime_bytes = mostly64(r, 100),
+          .buffer_bytes = mostly64(r, 10),
+          .fragmentation = some_time(r),
+          .margin = some_time(r),
+          .communicator_bytes = mostly64(r, 50)};
 }
 stage_cost some_cost(random_source& r) {
   return {.forward_s = some_time(r, 20),
@@ -221,6 +224,11 @@ const std::vector<door> doors{
      }},
     {"missing_links", [](random_source&) { (void)missing_links(hardware()); }, false},
     {"in_gib", [](random_source& r) { (void)in_gib(some_double(r)); }, false},
+    {"alone",
+     [](random_source& r) {
+       const auto o = alone(some_overheads(r));
+       expect(o.runtime_bytes >= 0 && o.communicator_bytes == 0, "overheads of one device");
+     }},
     {"memory_of",
      [](random_source& r) {
        expect(memory_of(some_cost(r), some_overheads(r), one_in(r, 6) ? some_double(r) : 3).total() >= 0, "bytes");

@@ -6,6 +6,7 @@
 #include <hetsched/evaluate/evaluate_inference.hpp>
 #include <hetsched/evaluate/play_inference.hpp>
 #include <hetsched/evaluate/robust.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/evaluate/state_shares.hpp>
 
 using namespace hetsched;
@@ -33,6 +34,11 @@ hostile_inference some_inference(random_source& r) {
   if (one_in(r, 12)) costs.tokens = some_count(r);
   if (one_in(r, 12)) costs.chunks = some_count(r);
   return costs;
+}
+
+cluster hardware_of_two() {
+  random_source r(1);
+  return some_hardware(r);
 }
 
 /// A stage on a device of each subcluster; pipelines side by side.
@@ -188,6 +194,31 @@ const std::vector<door> doors{
        const auto found = most_robust_plan(
            hardware, [&](int) -> const hostile_costs& { return costs; }, plans, options);
        if (found) expect(found->quantile_s >= 0, "a time");
+     }},
+    {"speed_cases",
+     [](random_source& r) {
+       for (const auto& c : speed_cases(some_hardware(r), one_in(r, 3) ? some_double(r) : .2))
+         for (const double f : c.speed) expect(f > 0 && f < 2, "a speed");
+     }},
+    {"least_regret_plan",
+     [](random_source& r) {
+       auto cases = speed_cases(hardware_of_two(), .2);
+       if (one_in(r, 8)) cases.clear();
+       if (one_in(r, 8) && !cases.empty()) cases.back().hardware = some_hardware(r);
+       if (one_in(r, 8) && !cases.empty()) cases.back().speed = some_times(r, 2);
+       const auto costs = some_costs(r);
+       const auto on = [&](const cluster&) -> costs_by_size { return [&](int) -> const hostile_costs& { return costs; }; };
+       std::vector<plan> plans;
+       for (int i = r.integer(0, 2); i > 0; --i) plans.push_back(some_plan(r));
+       const auto found = least_regret_plan(
+           cases, on, plans, {.how = some_options(r), .moves = one_in(r, 3), .go_on = [](int n, double) { return n < 5; }});
+       if (found) expect(found->worst_loss >= 0 && found->worst_loss <= found->fastest_loss, "losses");
+     }},
+    {"iteration_under",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const auto e = some_evaluation(r, hardware, some_costs(r));
+       expect_time(iteration_under(e, static_cast<send_mode>(r.integer(0, one_in(r, 12) ? 4 : 2))));
      }},
     {"with_state_by_room",
      [](random_source& r) {

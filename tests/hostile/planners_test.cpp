@@ -360,6 +360,17 @@ const std::vector<door> searches{
        expect_plan(find_plan(
            hardware, [&](int) -> const hostile_costs& { return costs; }, some_request(r)));
      }},
+    {"find_unbiased_plan",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const auto costs = some_costs(r);
+       auto request = some_request(r);
+       request.device_bias = one_in(r, 6) ? some_double(r) : .2;
+       if (!one_in(r, 6))
+         request.costs_on = [&](const cluster&) -> costs_by_size { return [&](int) -> const hostile_costs& { return costs; }; };
+       const auto found = find_unbiased_plan(hardware, request, planners()[1]);
+       if (found) expect(found->worst_loss >= 0, "a loss");
+     }},
     {"first_plan",
      [](random_source& r) {
        const auto hardware = some_hardware(r);

@@ -21,7 +21,8 @@ inline constexpr std::array<std::string_view, 3> send_modes{"asynchronous", "gro
 
 /// Seconds of an iteration of an evaluated plan whose ranks send so: sends and receives stand in the order of computing, where
 /// add_transfers puts them, and each holds up both of its ranks. Memory is as it was.
-/// Throws: input_error for a plan whose own schedule lists transfers, unless they are to be asynchronous.
+/// Throws: input_error for a plan that was not evaluated or was changed since, and for one whose own schedule lists transfers,
+/// unless they are to be asynchronous.
 /// Complexity: that of simulate, for each pipeline.
 [[nodiscard]] double iteration_under(const evaluation& judged, send_mode sends);
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/evaluate/detail/played_plan.hpp>
 #include <hetsched/evaluate/sends.hpp>
@@ -17,10 +18,14 @@
 namespace hetsched {
 
 HETSCHED_INLINE double iteration_under(const evaluation& judged, send_mode sends) {
+  detail::require_evaluated(judged.plan);
+  if (static_cast<std::size_t>(sends) >= send_modes.size()) throw input_error("there is no such way to send");
   if (sends == send_mode::asynchronous) return judged.plan.predicted.iteration_s;
   auto played = judged.pipelines;
+  detail::expect_size(played.size(), judged.plan.pipelines.size(), "pipelines that were played", "one for each of the plan's");
   for (std::size_t l = 0; l < judged.plan.pipelines.size(); ++l) {
     const auto& line = judged.plan.pipelines[l];
+    detail::expect_size(played[l].stages.size(), line.stages.size(), "stages that were played", "one for each of the plan's");
     std::vector<double> room;
     for (const auto& s : line.stages) room.push_back(activation_room(s));
     const auto found = order_of(line, room);
