@@ -30,7 +30,8 @@ TEST_CASE("like cases: those of the stack, or of any; none where nothing was mea
   CHECK(cases_text({}) == "no like cases were measured");
   const like_cases two[] = {{.what = "runs", .cases = 3, .bias = -0.026, .mean = 0.0325},
                             {.what = "layers", .cases = 1, .bias = 0.1, .mean = 0.1}};
-  CHECK(cases_text(two) == "like cases -2.6 % on average, +-3.2 % (3 runs), +10.0 %, +-10.0 % (1 layers)");
+  CHECK(cases_text({two, 1}) == "like cases -2.6 % on average, +-3.2 % (3 runs)");
+  CHECK(cases_text(two) == "like cases -2.6 to +10.0 % on average, +-3.2 to +-10.0 % (4, of 2 kinds)");
 }
 
 TEST_CASE("like cases: a cluster is as sure as its least sure device") {

@@ -40,7 +40,8 @@ struct like_cases {
 /// Throws: input_error as validate.
 [[nodiscard]] cost_basis basis_of(const cluster& c);
 
-/// "like cases -2.1 % on average, +-5.2 % (12 iterations on one H100)"; of none, that there are none.
+/// "like cases -2.1 % on average, +-5.2 % (12 iterations on one H100)"; of several kinds, from the least to the most; of none,
+/// that there are none.
 [[nodiscard]] std::string cases_text(std::span<const like_cases> cases);
 
 }  // namespace hetsched

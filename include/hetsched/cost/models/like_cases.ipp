@@ -55,14 +55,18 @@ HETSCHED_INLINE cost_basis basis_of(const cluster& c) {
 
 HETSCHED_INLINE std::string cases_text(std::span<const like_cases> cases) {
   if (cases.empty()) return "no like cases were measured";
-  std::string text = "like cases";
-  for (const auto& one : cases) {
-    const bool first = &one == cases.data();
-    char figures[64];
-    std::snprintf(figures, sizeof figures, "%s %+.1f %%%s, +-%.1f %% (%d ", first ? "" : ",", 100 * one.bias,
-                  first ? " on average" : "", 100 * one.mean, one.cases);
-    text += figures + std::string(one.what) + ")";
+  char text[160];
+  if (cases.size() == 1) {
+    const auto& one = cases.front();
+    std::snprintf(text, sizeof text, "like cases %+.1f %% on average, +-%.1f %% (%d ", 100 * one.bias, 100 * one.mean, one.cases);
+    return text + std::string(one.what) + ")";
   }
+  const auto [low, high] = std::minmax_element(cases.begin(), cases.end(), [](auto& a, auto& b) { return a.bias < b.bias; });
+  const auto [near, far] = std::minmax_element(cases.begin(), cases.end(), [](auto& a, auto& b) { return a.mean < b.mean; });
+  int count = 0;
+  for (const auto& one : cases) count += one.cases;
+  std::snprintf(text, sizeof text, "like cases %+.1f to %+.1f %% on average, +-%.1f to +-%.1f %% (%d, of %zu kinds)",
+                100 * low->bias, 100 * high->bias, 100 * near->mean, 100 * far->mean, count, cases.size());
   return text;
 }
 
