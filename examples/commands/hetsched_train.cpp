@@ -275,6 +275,7 @@ int train_as_told(const train::arguments& given, bool& meets) {
                         std::to_string(wanted));
     } else if (const int launched = j.place.rank; !train::enter(j.place, ranks)) {
       train::say("rank " + std::to_string(launched) + ": the plan has no work for it");
+      meets = true;
       train::stay_out(given.place);
       return command::done;
     }

@@ -6,7 +6,8 @@ set -uo pipefail
 program=$1
 shift
 work=$(mktemp -d)
-trap 'kill -KILL "${victim:-0}" 2>/dev/null; rm -rf "$work"' EXIT
+victim=
+trap '[[ -z $victim ]] || kill -KILL "$victim" 2>/dev/null; rm -rf "$work"' EXIT
 failures=0
 
 fault() { # fault NAME SIGNAL RANK: what the ranks print is in $work/out and $work/err then

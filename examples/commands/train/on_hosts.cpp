@@ -47,7 +47,13 @@ template void on_hosts<double>(const place_arguments&, const hetsched::process_p
 
 void tell_failure([[maybe_unused]] const place_arguments& given, [[maybe_unused]] const std::string& why) {
 #ifdef HETSCHED_WITH_MPI
-  if (given.transport == "mpi") return tell_failure_by_mpi(given, why);
+  if (given.transport == "mpi") {
+    try {
+      tell_failure_by_mpi(given, why);
+    } catch (const hetsched::error&) {  // the reason is the one that is told
+    }
+    return;
+  }
 #endif
 #ifdef HETSCHED_WITH_GLOO
   if (given.transport != "gloo") return;

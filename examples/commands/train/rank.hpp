@@ -349,6 +349,7 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
       shows = shows || told[5] != 0;
       if (log.wanted() || status.wanted()) line.ranks.push_back(rank_line_of(std::span(told).subspan(6)));
     }
+    const std::vector<timeline> latest(shows ? 1 : 0, trainer.measured());  // layers may move below
     if (part_failed) saves.forget();
     if (somebody_failed)
       if (const auto failed = first_failure(comm, wrong, deadline_s)) {
@@ -424,9 +425,8 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
     alone([&] { log.add(line); });
     alone([&] { status.add(line); });
     if (shows) {
-      const std::vector<timeline> one{trainer.measured()};
       std::vector<timeline> seen_by_all;
-      for (auto& of_pipeline : gather_timelines(comm, layout, one, given.place.transport == "threads", deadline_s))
+      for (auto& of_pipeline : gather_timelines(comm, layout, latest, given.place.transport == "threads", deadline_s))
         if (!of_pipeline.empty()) seen_by_all.push_back(std::move(of_pipeline.front()));
       alone([&] { status.show(std::move(seen_by_all), step); });
     }

@@ -17,7 +17,6 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/planners/partition.hpp>
-#include <hetsched/runtime/measure/profile_layers.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
@@ -145,8 +144,8 @@ TEST_CASE("[threads] a layer gets slower by two on one rank: within ten steps la
       if (trainer.committed_step() % every != 1) continue;
       std::vector<double> mine;
       for (auto& [layer, times] : took)
-        for (const double x : {double(layer), median_and_spread(times.first).median_s, median_and_spread(times.second).median_s})
-          mine.push_back(x);
+        // The least of the steps: beside other work of the machine most of them may take longer.
+        for (const double x : {double(layer), std::ranges::min(times.first), std::ranges::min(times.second)}) mine.push_back(x);
       took.clear();
       std::vector<std::vector<double>> all;
       REQUIRE(comm.gather(mine, all, deadline_in(30)) == wait_result::progress);

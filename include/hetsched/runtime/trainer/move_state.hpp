@@ -103,17 +103,18 @@ void move_state(Communicator& comm, std::span<const state_slice> owned, std::spa
   in.resize(ranks);
   std::vector<typename Communicator::operation> sends(ranks), receives(ranks);
   const stamp what{.step = 0, .microbatch = 0, .what = payload::collective, .direction = 0, .stage = -1};
+  // All memory before the first transfer, so that none is given up while others write there.
   for (std::size_t r = 0; r < ranks; ++r) {
     if (r == me) continue;
     std::size_t bytes = 0;
     for (const auto& piece : runs[r].in) bytes += piece.bytes;
     in[r].resize(bytes);
-    if (bytes > 0)
-      comm.post_receive_bytes(comm.open(where(static_cast<int>(r), comm.rank())), what, std::span(in[r]), receives[r]);
-  }
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (r == me) continue;
     for (const auto& piece : runs[r].out) out[r].insert(out[r].end(), piece.from, piece.from + piece.bytes);
+  }
+  for (std::size_t r = 0; r < ranks; ++r)
+    if (!in[r].empty())
+      comm.post_receive_bytes(comm.open(where(static_cast<int>(r), comm.rank())), what, std::span(in[r]), receives[r]);
+  for (std::size_t r = 0; r < ranks; ++r) {
     if (!out[r].empty())
       comm.post_send_bytes(comm.open(where(comm.rank(), static_cast<int>(r))), what, std::span(std::as_const(out[r])), sends[r]);
   }

@@ -336,6 +336,7 @@ class pipeline_trainer {
           ++microbatches;
           forwards_s += a.end_s - a.start_s;
         }
+      if (microbatches == 0) continue;  // of another direction
       for (const auto& l : took) rest_s += l.forward_s;
       rest_s = copies[s].stage + 1 == order.stages ? std::max(0.0, forwards_s - rest_s) : 0;  // the loss
       for (std::size_t i = 0; i < took.size(); ++i)
