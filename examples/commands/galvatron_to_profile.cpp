@@ -33,9 +33,10 @@ struct key_parts {
   const auto bsz = key.find("_bsz"), seq = key.find("_seq");
   if (bsz == key.npos || seq == key.npos || seq < bsz) return std::nullopt;
   key_parts parts{.layer = key.substr(0, bsz)};
+  constexpr int most = 1'000'000;  // that a profile may have
   const auto number = [](std::string_view digits, int& value) {
     const auto [end, wrong] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    return wrong == std::errc{} && end == digits.data() + digits.size() && value > 0;
+    return wrong == std::errc{} && end == digits.data() + digits.size() && value > 0 && value <= most;
   };
   if (!number(key.substr(bsz + 4, seq - bsz - 4), parts.batch) || !number(key.substr(seq + 4), parts.sequence))
     return std::nullopt;

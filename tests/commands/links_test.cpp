@@ -132,7 +132,7 @@ TEST_CASE("pairs of stages that ask more of one link than it carries are told") 
     const double iteration_s = plan["predicted"]["iteration_s"].get<double>();
     REQUIRE(pairs > 1);
     CHECK((there_s > iteration_s) == slow);
-    const auto said = std::to_string(pairs) + " pairs of stages together would keep one link between a and v busy for ";
+    const auto said = "between a and v: " + std::to_string(pairs) + " pairs of stages, each priced at the whole rate of the link; ";
     CHECK((r.errors.find(said) != std::string::npos) == slow);
   }
 }

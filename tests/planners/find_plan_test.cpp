@@ -362,6 +362,21 @@ TEST_CASE("a model that only fits a device which works by itself has a plan, and
   CHECK(!find_plan(one, model, {.global_batch = 4}, options));
 }
 
+TEST_CASE("a target of one's own with rules on devices: plans of one choice of devices are no start for another") {
+  auto hardware = two_kinds();
+  for (auto& s : hardware.subclusters) s.nodes = 2;
+  hardware.links[0].path.nccl = false;
+  auto t = *find_plan_target("hetsched");
+  t.name = "mine";
+  t.joined_by_nccl = true;
+  for (const auto* planner : {"", "interop_dp"}) {
+    CAPTURE(planner);
+    const auto found = find_plan(hardware, costs_on(hardware), {.global_batch = 8, .planner = planner, .target = t});
+    REQUIRE(found);
+    CHECK(gaps(*found, t, hardware).empty());
+  }
+}
+
 TEST_CASE("device_bias: the plan of least regret, which loses no more than the one as priced, with the evidence of that search") {
   const auto hardware = two_kinds();
   const transformer model{.layers = 6, .hidden = 1024, .heads = 16, .vocab = 32000, .sequence = 512};
@@ -388,6 +403,15 @@ TEST_CASE("device_bias: the plan of least regret, which loses no more than the o
   REQUIRE(soon);
   CHECK(soon->losses.size() == 2);  // the others never had their turn
   CHECK(soon->plan.evidence->stopped);
+  // Where there is no time for more than the first search, it is that one's plan, not one that it has met.
+  auto any_size = request;
+  any_size.microbatch_size = 0;
+  const auto first = find_unbiased_plan(hardware, any_size, planner_named("interop_dp"), [](std::size_t n) { return n < 1; });
+  any_size.device_bias = 0;
+  const auto alone = find_plan(hardware, request.costs_on(hardware), any_size, planner_named("interop_dp"));
+  REQUIRE(first);
+  REQUIRE(alone);
+  CHECK(first->plan.predicted.iteration_s <= alone->predicted.iteration_s * (1 + 1e-9));
   auto wrong = request;
   wrong.costs_on = {};
   CHECK_THROWS_AS((void)find_plan(hardware, costs_on(hardware), wrong), input_error);

@@ -214,8 +214,8 @@ inline constexpr double telling_gap = 0.0105;
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);
 }
 
-/// What to know of links between subclusters that several pairs of stages use: where these together would keep one busy for
-/// longer than the iteration. Each is priced as if it had one to itself. Requires: evaluated, of training.
+/// What to know of links between subclusters that several pairs of stages use: where one wire for all, in place of one for each
+/// pair of nodes as costs have it, would be busy for longer than the iteration. Requires: evaluated, of training.
 [[nodiscard]] inline std::vector<std::string> shared_links(const hetsched::cluster& hardware, const hetsched::plan& p) {
   using namespace hetsched;
   struct use {
@@ -239,10 +239,10 @@ inline constexpr double telling_gap = 0.0105;
   std::vector<std::string> told;
   for (const auto& [ends, link] : links)
     if (const double busy_s = std::max(link.there_s, link.back_s); link.pairs > 1 && busy_s > p.predicted.iteration_s)
-      told.push_back(std::to_string(link.pairs) + " pairs of stages together would keep one link between " +
-                     names[static_cast<std::size_t>(ends.first)] + " and " + names[static_cast<std::size_t>(ends.second)] +
-                     " busy for " + format_percent(busy_s / p.predicted.iteration_s) +
-                     " of the iteration; each is priced as if it had one to itself");
+      told.push_back("between " + names[static_cast<std::size_t>(ends.first)] + " and " +
+                     names[static_cast<std::size_t>(ends.second)] + ": " + std::to_string(link.pairs) +
+                     " pairs of stages, each priced at the whole rate of the link; one wire for all would be busy for " +
+                     format_percent(busy_s / p.predicted.iteration_s) + " of the iteration");
   return told;
 }
 

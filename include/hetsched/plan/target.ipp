@@ -377,7 +377,8 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
                                .joined_by_nccl = true};
 
     // torch.distributed.pipelining of PyTorch 2.9 with the script of hetsched-export: whole modules of the user's, nothing inside
-    // them is parallel, and no state is shared out. Any order of one direction can be read from a table.
+    // them is parallel, and no state is shared out. Any order of one direction can be read from a table, of stages that lie in a
+    // row, round, or there and back.
     const plan_target torch{
         .name = "torch",
         .program = "torch.distributed.pipelining of PyTorch 2.9 and later",

@@ -176,6 +176,7 @@ class plan_finder {
     plan p;
     p.planner = planner_.name;
     p.objective = request_.objective;
+    p.setting = request_.setting;
     p.pipelines.push_back(std::move(line));
     if (request_.target && !gaps(p, *request_.target, hardware_).empty()) return {};
     auto judged = evaluate(hardware_, costs_, std::move(p), judging());
@@ -228,6 +229,13 @@ class plan_finder {
     return {.flops_per_sample = request_.flops_per_sample, .arithmetic = request_.arithmetic, .epsilon = request_.how.epsilon};
   }
 
+  // Whether within_target has more than one problem to search, or costs of its own.
+  [[nodiscard]] static bool leaves_choices(const plan_target& t) {
+    const bool any_devices = t.precisions.size() == plan_target{}.precisions.size() && !t.one_precision && t.fp16_experts &&
+                             !t.joined_by_nccl && !t.hosts_in_a_row;
+    return !any_devices || !t.equal.empty() || !t.zero_alone.empty() || t.cuts != target_cuts::layers;
+  }
+
   [[nodiscard]] bool go_on() const { return !request_.go_on || request_.go_on(); }
   void tell(const find_progress& where) const {
     if (request_.progress) request_.progress(where);
@@ -262,7 +270,7 @@ class plan_finder {
     };
     auto choice = choice_;
     // Plans of other choices are no start for a target's, nor are those whose layers it sees joined.
-    if (const auto& t = request_.target; !t || (t->equal.empty() && t->zero_alone.empty() && t->cuts == target_cuts::layers)) {
+    if (const auto& t = request_.target; !t || !leaves_choices(*t)) {
       if (const auto known = first_look_.find(size); known != first_look_.end()) choice.known = known->second;
       if (asked.best) choice.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
     }
@@ -491,9 +499,9 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
   const auto cases = speed_cases(hardware, request.device_bias);
   auto one = request;
   one.device_bias = 0;
-  std::vector<plan> plans;
+  std::vector<plan> plans, met;  // those that searches end with first: of a search that is ended, only the first one may count
   one.met = [&](const plan& p) {
-    plans.push_back(p);
+    met.push_back(p);
     if (request.met) request.met(p);
   };
   std::optional<plan> priced;
@@ -508,6 +516,7 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
     plans.push_back(*found);
     if (!priced) priced = *std::move(found);
   }
+  plans.insert(plans.end(), met.begin(), met.end());
   // Moves know nothing of what a target runs.
   regret_options options{
       .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon},

@@ -63,7 +63,7 @@ class hexiscale_cost_model {
       std::vector<device_id> group;
       for (int n = 1; n <= s.devices_per_node; ++n) {
         group.push_back({static_cast<int>(k), 0, n - 1});
-        const double compute = hexiscale_cost::compute_layer_s(shape_, s.device.flops(options.precision), n);
+        const double compute = hexiscale_cost::compute_layer_s(shape_, s.device.flops(options.precision) * s.device.speed, n);
         const double tensor = hexiscale_cost::tensor_layer_s(shape_, cluster_, group);
         sizes.push_back({.forward_s = compute / 4 + tensor / 3,
                          .backward_s = compute * 3 / 4 + tensor * 2 / 3,

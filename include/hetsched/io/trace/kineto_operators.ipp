@@ -53,7 +53,11 @@ inline constexpr kineto_operator kineto_operators[] = {
   };
   if (known->second < 0) {
     std::int64_t rows = 1;
-    for (std::size_t i = 0; i + 1 < a.size(); ++i) rows = checked_mul(rows, a[i]);
+    constexpr std::int64_t most_rows = std::int64_t{1} << 40;  // more than any device holds
+    for (std::size_t i = 0; i + 1 < a.size(); ++i) {
+      if (a[i] < 0 || (a[i] > 0 && rows > most_rows / a[i])) return std::nullopt;
+      rows *= a[i];
+    }
     return row(1, rows, a.back(), "");
   }
   const auto b = sizes(known->second);
