@@ -101,6 +101,7 @@ inline void check_ranks_come_and_go(const std::string& where, const std::string&
   CHECK(told[1] == "0: 1 of 3; 1: 0 of 2; 2: 0 of 3; done");
   CHECK(told[2] == "0: 2 of 3; 1: 1 of 2; 2: 1 of 3; done");
   CHECK(told[3] == "2: 2 of 3; done");
+  CHECK_THROWS_AS((void)detail::find_roster(where, run), input_error);  // though the lost one has told of it there
 }
 
 }  // namespace hetsched::test

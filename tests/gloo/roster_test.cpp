@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -46,12 +47,18 @@ gloo_options options_in(const scratch_folder& folder) {
 TEST_CASE("gloo: a roster in a folder that cannot be made is an error of the library") {
   const scratch_folder folder;
   std::ofstream(folder.path + "/file");
+  try {
+    const folder_store none(folder.path + "/file/roster");
+    FAIL("it was made");
+  } catch (const error& e) {
+    CHECK(std::string(e.what()).starts_with(folder.path + "/file/roster cannot be made: "));
+  }
   auto none = detail::open_roster("file:" + folder.path + "/file", "roster", "r3");
   try {
     (void)none.next({0, {"r3"}}, 0, in(1));
     FAIL("it was made");
   } catch (const error& e) {
-    CHECK(std::string(e.what()).starts_with(folder.path + "/file/roster cannot be made: "));
+    CHECK(e.what() == folder.path + "/file/roster is not there");
   }
   CHECK(!none.somebody_waits());
 }
@@ -93,6 +100,7 @@ TEST_CASE("[threads] gloo: a roster settles who goes on, the same for all") {
   const scratch_folder folder;
   const auto process_store = make_process_store();
   bool in_folder = true;
+  std::filesystem::create_directory(folder.path + "/here");
   const auto roster_of = [&](const std::string& name) {
     return in_folder ? detail::open_roster("file:" + folder.path, "here", name)
                      : roster([&] { return process_store; }, "here", name);
@@ -148,6 +156,42 @@ TEST_CASE("[threads] gloo: a roster settles who goes on, the same for all") {
     CHECK_THROWS_AS((void)roster_of("jx").wait(-1, in(0.1)), error);
     CHECK(!roster_of("r0").somebody_waits());
   }
+}
+
+TEST_CASE("[threads] gloo: who wakes or comes behind the end of a run finds that it has ended, and leaves nothing") {
+  const scratch_folder folder;
+  const std::string where = "file:" + folder.path;
+  const auto id = detail::roster_prefix("run") + "1";
+  auto first = detail::make_roster(where, "run", id, "r0");
+  auto asleep = detail::open_roster(where, id, "r1"), fresh = detail::open_roster(where, id, "r2");
+  auto late = detail::open_roster(where, detail::find_roster(where, "run"), "jx");
+  CHECK(!asleep.has_ended());
+  std::string told;
+  std::thread joins([&] {
+    try {
+      (void)late.wait(-1, in(30));
+    } catch (const error& e) {
+      told = e.what();
+    }
+  });
+  while (!first.somebody_waits()) std::this_thread::yield();
+  detail::remove_roster(where, first, true);
+  joins.join();
+  CHECK(told == "member jx: the run has ended that met in " + id);
+  for (auto* const r : {&asleep, &fresh}) CHECK_THROWS_AS((void)r->next({3, {"r0", "r1", "r2"}}, 0, in(30)), error);
+  for (auto* const r : {&late, &fresh}) CHECK_THROWS_AS((void)r->wait(-1, in(-1)), error);
+  CHECK(std::filesystem::is_empty(folder.path));
+  CHECK_THROWS_WITH_AS((void)detail::find_roster(where, "run"), (folder.path + ": expected one run to join, found 0").c_str(),
+                       input_error);
+  // The same in a store that keeps what was set.
+  const auto kept = make_process_store();
+  const auto member = [&](const std::string& name) { return roster([&] { return kept; }, "here", name); };
+  const generation before{0, {"r0", "r1"}};
+  member("r0").end();
+  CHECK(member("r1").has_ended());
+  CHECK_THROWS_WITH_AS((void)member("r1").next(before, 0, in(30)), "member r1: the run has ended that met in here", error);
+  CHECK_THROWS_WITH_AS((void)member("jx").wait(-1, in(30)), "member jx: the run has ended that met in here", error);
+  CHECK(!member("r0").is_left_behind(before, in(0)));
 }
 
 TEST_CASE("gloo processes: a run goes on without ranks that are killed, and with those that join") {
@@ -214,48 +258,62 @@ TEST_CASE("gloo processes: a generation that fails again and again, without a lo
 
 TEST_CASE("[threads] gloo: a rank that stood still while the others went on is taken in again, by whatever error it finds so") {
   const scratch_folder folder;
+  enum class first_rank { stands_still, fails, leaves };  // leaves: as all throw together
   std::atomic<int> gone_on = 0;
   std::vector<std::string> told(3);
-  const auto rank = [&](int number, bool stands_still) {
+  const auto rank = [&](int number, first_rank does) {
     auto& said = told[static_cast<std::size_t>(number)];
+    const bool stands_still = does == first_rank::stands_still;
     int rounds = 0;
     try {
-      run_elastically<tensor>({.rank = number, .ranks = 3, .launcher = {}, .master = {}, .run = {}}, options_in(folder),
-                              {.settle_s = 0.3, .say = {}}, [&](channel& comm, const elastic_place& here) {
-                                said += std::to_string(here.generation) + ": " + std::to_string(here.place.rank) + "; ";
-                                gone_on += here.generation == 1;
-                                if (here.generation == 0 && number == 0) {
-                                  const auto until = in(30);
-                                  while (stands_still && gone_on < 2 && std::chrono::steady_clock::now() < until)
-                                    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-                                  throw error("the folder is not there");
-                                }
-                                for (const auto until = in(10); std::chrono::steady_clock::now() < until;) {
-                                  std::vector<std::vector<double>> all;
-                                  const double lets_in = here.place.rank == 0 && here.somebody_waits() ? 1 : 0;
-                                  const double deadline_s = here.generation == 0 ? 0.5 : 20;
-                                  if (comm.gather(std::vector<double>{lets_in}, all, in(deadline_s)) != wait_result::progress)
-                                    throw communication_error(comm.failure(), {}, no_microbatch, {});
-                                  if (all[0][0] != 0) return false;
-                                  if ((here.generation == 2 || !stands_still) && ++rounds == 3) return true;
-                                }
-                                return true;
-                              });
+      run_elastically<tensor>(
+          {.rank = number, .ranks = 3, .launcher = {}, .master = {}, .run = {}}, options_in(folder), {.settle_s = 1.5, .say = {}},
+          [&](channel& comm, const elastic_place& here) {
+            said += std::to_string(here.generation) + ": " + std::to_string(here.place.rank) + "; ";
+            gone_on += here.generation == 1;
+            const bool begins = here.generation == 0;
+            if (begins && number == 0) {
+              for (const auto until = in(30); stands_still && gone_on < 2 && std::chrono::steady_clock::now() < until;)
+                std::this_thread::sleep_for(std::chrono::milliseconds(5));
+              if (does != first_rank::leaves) throw error("the folder is not there");
+              for (const auto until = in(30); comm.ask() != wait_result::aborted && std::chrono::steady_clock::now() < until;)
+                std::this_thread::sleep_for(std::chrono::milliseconds(5));
+              throw leaves_run("its disk is full");
+            }
+            if (begins && does == first_rank::leaves)
+              throw communication_error("rank 0: its disk is full", {}, no_microbatch, {});
+            for (const auto until = in(30); std::chrono::steady_clock::now() < until;) {
+              std::vector<std::vector<double>> all;
+              const double lets_in = here.place.rank == 0 && here.somebody_waits() ? 1 : 0;
+              const double deadline_s = begins && stands_still ? 0.5 : 20;  // else they are told
+              if (comm.gather(std::vector<double>{lets_in}, all, in(deadline_s)) != wait_result::progress)
+                throw communication_error(comm.failure(), {}, no_microbatch, {});
+              if (all[0][0] != 0) return false;
+              if ((here.generation == 2 || !stands_still) && ++rounds == 3) return true;
+            }
+            return true;
+          });
       said += "done";
     } catch (const error& e) {
       said += e.what();
     }
   };
-  for (const bool stands_still : {true, false}) {
-    CAPTURE(stands_still);
+  const auto on_threads = [&](first_rank does) {
     gone_on = 0;
     for (auto& text : told) text.clear();
-    {
-      std::vector<std::jthread> ranks;
-      for (int r = 0; r < 3; ++r) ranks.emplace_back([&, r] { rank(r, stands_still); });
-    }
-    CHECK(told[0] == (stands_still ? "0: 0; 2: 2; done" : "0: 0; the folder is not there"));
-    CHECK(told[1] == (stands_still ? "0: 1; 1: 0; 2: 0; done" : "0: 1; 1: 0; done"));
-    CHECK(told[2] == (stands_still ? "0: 2; 1: 1; 2: 1; done" : "0: 2; 1: 1; done"));
+    std::vector<std::jthread> ranks;
+    for (int r = 0; r < 3; ++r) ranks.emplace_back([&, r] { rank(r, does); });
+  };
+  SUBCASE("it stands still") {
+    on_threads(first_rank::stands_still);
+    CHECK(told == std::vector<std::string>{"0: 0; 2: 2; done", "0: 1; 1: 0; 2: 0; done", "0: 2; 1: 1; 2: 1; done"});
+  }
+  SUBCASE("it fails") {
+    on_threads(first_rank::fails);
+    CHECK(told == std::vector<std::string>{"0: 0; the folder is not there", "0: 1; 1: 0; done", "0: 2; 1: 1; done"});
+  }
+  SUBCASE("all know that it fails, and throw together") {
+    on_threads(first_rank::leaves);
+    CHECK(told == std::vector<std::string>{"0: 0; its disk is full", "0: 1; 1: 0; done", "0: 2; 1: 1; done"});
   }
 }

@@ -46,7 +46,7 @@ void train_elastically(job& j, Train&& train) {
     };
     train(comm, here.place);
     // Whoever failed leaves, and the others go on.
-    if (j.told.failed_rank == here.place.rank) throw hetsched::error(j.told.failure);
+    if (j.told.failed_rank == here.place.rank) throw hetsched::leaves_run(j.told.failure);
     if (j.told.failed_rank >= 0)
       throw hetsched::communication_error(j.told.failure, {}, hetsched::no_microbatch, {.microbatch = hetsched::no_microbatch});
     return !j.told.lets_others_in;

@@ -193,10 +193,12 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   if (result.losses.empty() || seen < 0 || seen > static_cast<std::int64_t>(result.losses.size())) {
     result.losses.clear();
     result.first_step = trainer.committed_step();
-    result.earlier_losses = speaks && given.checkpoint.resume ? losses_before(given.losses, result.first_step) : "";
+    result.earlier_losses = given.checkpoint.resume ? losses_before(given.losses, result.first_step) : "";
   } else {
     result.losses.resize(static_cast<std::size_t>(seen));  // the steps behind are done again
   }
+  // All ranks read the rows, as each may be the first one later; nobody writes any before.
+  if (given.checkpoint.resume) (void)gather(comm, {0.0}, deadline_s, "reading earlier losses");
 
   int first_sample = 0, samples = 0;
   for (const auto& line : layout.pipelines) samples += line.order.microbatches * line.microbatch_size;

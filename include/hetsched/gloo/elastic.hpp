@@ -29,6 +29,13 @@ struct elastic_options {
   std::function<void(const std::string&)> say;  ///< what has happened, for a log; may be empty
 };
 
+/// What a body of run_elastically throws on a rank that leaves the run, while the others go on without it: these do not take
+/// it for one that stood still.
+class leaves_run : public error {
+ public:
+  using error::error;
+};
+
 /// What a body of run_elastically is told.
 struct elastic_place {
   process_place place;  ///< in this generation
@@ -46,12 +53,14 @@ namespace detail {
 /// roster is in another store.
 /// Throws: error where an earlier run has left its name in such a store.
 [[nodiscard]] roster make_roster(const std::string& where, const std::string& run, const std::string& id, std::string name);
+/// Of a run that is under way: in a folder, it is made by make_roster alone.
 [[nodiscard]] roster open_roster(const std::string& where, const std::string& id, std::string name);
 
 /// The id of the one roster of a run that can be joined. Throws: input_error if there is none, or several.
 [[nodiscard]] std::string find_roster(const std::string& where, const std::string& run);
 
-/// Removes a roster that nobody needs any more, where the store can.
+/// Removes a roster that nobody needs any more, where the store can; the first member's: so that it is known for one that has
+/// ended.
 void remove_roster(const std::string& where, roster& r, bool first);
 
 /// The roster of those that begin a run, on each of them.
@@ -79,9 +88,9 @@ template <class Communicator>
 /// use to other ranks than before, such as a checkpoint.
 /// Requires: a rendezvous in a folder, Redis or PyTorch's store. One that joins has no launcher: where the launcher of the others
 /// names the run, it needs that name.
-/// A rank that stood still while the others went on without it, and finds so by whatever error, waits to be taken in again.
-/// Throws: what body throws but for communication_error; the last one of these, if ranks do not find together again or this
-/// one is alone.
+/// A rank that stood still while the others went on without it, and finds so by whatever error but leaves_run, waits to be taken
+/// in again. Throws: what body throws but for communication_error; the last one of these, if ranks do not find together again or
+/// this one is alone.
 template <pipeline_tensor Tensor, class Body>
 void run_elastically(process_place place, gloo_options options, const elastic_options& elastic, Body body) {
   const std::string where = options.rendezvous.empty() ? place.store : options.rendezvous;
@@ -121,7 +130,9 @@ void run_elastically(process_place place, gloo_options options, const elastic_op
         throw;
       } catch (const std::exception& e) {
         const bool bad_input = dynamic_cast<const input_error*>(&e) != nullptr;  // all find it, or hear that this rank has left
-        if (comm.ask() == wait_result::aborted && known->is_left_behind(now, deadline_in(bad_input ? 0 : elastic.settle_s + 1)))
+        const bool leaves = dynamic_cast<const leaves_run*>(&e) != nullptr;      // the others know it
+        if (!leaves && comm.ask() == wait_result::aborted &&
+            known->is_left_behind(now, deadline_in(bad_input ? 0 : elastic.settle_s + 1)))
           throw communication_error("the others have gone on without this rank: " + std::string(e.what()), {}, no_microbatch, {});
         if (!bad_input) comm.abort("rank " + std::to_string(place.rank) + " failed: " + e.what());
         throw;

@@ -21,7 +21,7 @@ namespace hetsched::detail {
 HETSCHED_INLINE roster open_roster(const std::string& where, const std::string& id, std::string name) {
   const auto at = parse_store(where);
   if (at.kind != store_place::file) return {[where] { return open_gloo_store(where); }, id, std::move(name)};
-  return {[folder = std::filesystem::path(at.path_or_host) / id] { return std::make_shared<folder_store>(folder); }, id,
+  return {[folder = std::filesystem::path(at.path_or_host) / id] { return std::make_shared<folder_store>(folder, false); }, id,
           std::move(name)};
 }
 
@@ -48,7 +48,8 @@ HETSCHED_INLINE roster make_roster(const std::string& where, const std::string& 
 HETSCHED_INLINE std::string find_roster(const std::string& where, const std::string& run) {
   const auto at = parse_store(where);
   if (at.kind != store_place::file) {
-    if (const auto id = open_roster(where, {}, {}).find(roster_prefix(run) + "begun")) return *id;
+    if (const auto id = open_roster(where, {}, {}).find(roster_prefix(run) + "begun"))
+      if (!open_roster(where, *id, {}).has_ended()) return *id;
     throw input_error(where + ": expected one run to join, found 0");
   }
   const auto rosters = rosters_in(at.path_or_host, run);
@@ -60,10 +61,12 @@ HETSCHED_INLINE std::string find_roster(const std::string& where, const std::str
 HETSCHED_INLINE void remove_roster(const std::string& where, roster& r, bool first) {
   const auto at = parse_store(where);
   std::error_code ignored;
-  if (at.kind != store_place::file)
+  if (at.kind != store_place::file) {
     r.forget();
-  else if (first)
+    if (first) r.end();
+  } else if (first) {
     std::filesystem::remove_all(std::filesystem::path(at.path_or_host) / r.id(), ignored);
+  }
 }
 
 }  // namespace hetsched::detail

@@ -15,14 +15,16 @@ namespace hetsched {
 /// programs of two standard libraries meet, which Gloo's FileStore does not promise.
 class folder_store final : public ::gloo::rendezvous::Store {
  public:
-  /// Throws: error if the folder cannot be made.
-  explicit folder_store(std::filesystem::path folder);
+  /// Throws: error if the folder cannot be made, or is not there and not to be made.
+  explicit folder_store(std::filesystem::path folder, bool makes_it = true);
 
   /// Throws: error if the name is there, or the file cannot be written.
   void set(const std::string& name, const std::vector<char>& value) override;
   /// Throws: error if the name is not there.
   [[nodiscard]] std::vector<char> get(const std::string& name) override;
   [[nodiscard]] bool check(const std::string& name) const;
+  /// Whether the folder is there, or at least not known to be gone.
+  [[nodiscard]] bool is_there() const;
   void wait(const std::vector<std::string>& names) override { wait(names, kDefaultTimeout); }
   /// Throws: error if not all are there in time.
   void wait(const std::vector<std::string>& names, const std::chrono::milliseconds& at_most) override;

@@ -18,7 +18,11 @@
 
 namespace hetsched {
 
-HETSCHED_INLINE folder_store::folder_store(std::filesystem::path folder) : folder_(std::move(folder)) {
+HETSCHED_INLINE folder_store::folder_store(std::filesystem::path folder, bool makes_it) : folder_(std::move(folder)) {
+  if (!makes_it) {
+    if (!is_there()) throw error(folder_.string() + " is not there");
+    return;
+  }
   std::error_code why;
   std::filesystem::create_directories(folder_, why);
   if (why) throw error(folder_.string() + " cannot be made: " + why.message());
@@ -71,6 +75,11 @@ HETSCHED_INLINE std::vector<char> folder_store::get(const std::string& name) {
 HETSCHED_INLINE bool folder_store::check(const std::string& name) const {
   std::error_code ignored;
   return std::filesystem::exists(at(name), ignored);
+}
+
+HETSCHED_INLINE bool folder_store::is_there() const {
+  std::error_code ignored;
+  return std::filesystem::status(folder_, ignored).type() != std::filesystem::file_type::not_found;
 }
 
 HETSCHED_INLINE void folder_store::wait(const std::vector<std::string>& names, const std::chrono::milliseconds& at_most) {

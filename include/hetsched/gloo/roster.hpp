@@ -48,11 +48,11 @@ class roster {
 
   /// Who goes on behind a generation: of its members those that say so, each no more than settle_s behind the one before, then
   /// who waits. If that is settled without this member, it waits for a later generation.
-  /// Throws: error if nothing is settled before `until`, or the store fails.
+  /// Throws: error if nothing is settled before `until`, the run has ended, or the store fails.
   [[nodiscard]] generation next(const generation& before, double settle_s, clock::time_point until);
 
   /// Waits for a generation later than `number` that this member is in.
-  /// Throws: error if none comes before `until`, or the store fails.
+  /// Throws: error if none comes before `until`, the run has ended, or the store fails.
   [[nodiscard]] generation wait(std::int64_t number, clock::time_point until);
 
   /// Whether others go on from a generation without this member, as far as they say so before `until`.
@@ -66,6 +66,11 @@ class roster {
   /// Removes what this member has set, where the store can.
   void forget();
 
+  /// Leaves word that the run has ended, for members that stood still and for those that join.
+  void end();
+  /// Whether there is such word, or the folder that was the store has been removed. Throws: error if the store fails.
+  [[nodiscard]] bool has_ended();
+
  private:
   static constexpr std::chrono::milliseconds pause{10};
 
@@ -75,6 +80,7 @@ class roster {
   }
   [[nodiscard]] std::string members_key(std::int64_t number) const { return id_ + ".members." + std::to_string(number); }
   [[nodiscard]] std::string waits_key(std::int64_t place) const { return id_ + ".waits." + std::to_string(place); }
+  [[nodiscard]] std::string ended_key() const { return id_ + ".ended"; }
   [[nodiscard]] std::string left_key(std::int64_t place) const { return id_ + ".left." + std::to_string(place); }
 
   /// use(store), once more with a new one where it fails. Throws: what it throws then.
@@ -89,6 +95,7 @@ class roster {
     return use(*store_);
   }
   [[nodiscard]] bool has(const std::string& key);
+  void require_going_on();
   /// Whether it has this value then: nobody was first with another one.
   bool put(const std::string& key, const std::string& value);
 

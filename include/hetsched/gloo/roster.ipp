@@ -91,12 +91,14 @@ HETSCHED_INLINE bool roster::somebody_waits() {
 
 HETSCHED_INLINE generation roster::next(const generation& before, double settle_s, clock::time_point until) {
   const std::int64_t number = before.number + 1;
+  require_going_on();
   put(ready_key(number, name_), "ready");
   catch_up(before.number);
   std::vector<std::string> last;
   auto changed = clock::now();
   while (true) {
     if (const auto found = read(number)) return found->who.rank_of(name_) >= 0 ? found->who : wait(number, until);
+    require_going_on();
     auto all = before.members;
     std::erase_if(all, [&](const auto& m) { return !has(ready_key(number, m)); });
     const bool whole = all.size() == before.members.size();
@@ -113,6 +115,7 @@ HETSCHED_INLINE generation roster::next(const generation& before, double settle_
 }
 
 HETSCHED_INLINE generation roster::wait(std::int64_t number, clock::time_point until) {
+  require_going_on();
   catch_up(std::numeric_limits<std::int64_t>::max());
   auto place = last_.looked_at;
   for (const auto mine = name_ + ' ' + detail::fresh_nonce(); !put(waits_key(place), mine);) ++place;
@@ -121,8 +124,12 @@ HETSCHED_INLINE generation roster::wait(std::int64_t number, clock::time_point u
       if (found->who.rank_of(name_) >= 0) return found->who;
       ++behind;
     }
+    require_going_on();
     if (clock::now() > until) {
-      put(left_key(place), "left");
+      try {
+        put(left_key(place), "left");
+      } catch (const std::exception&) {  // nobody is left to read it
+      }
       throw error(who() + "nobody has taken it in, in " + id_);
     }
   }
@@ -139,6 +146,25 @@ HETSCHED_INLINE bool roster::is_left_behind(const generation& before, clock::tim
   } catch (const std::exception&) {
     return false;
   }
+}
+
+HETSCHED_INLINE void roster::end() {
+  try {
+    put(ended_key(), "ended");
+  } catch (const std::exception&) {  // with the store, nobody finds this run
+  }
+}
+
+HETSCHED_INLINE bool roster::has_ended() {
+  const bool is_gone = store_ && with_store([](::gloo::rendezvous::Store& store) {
+                         auto* const folder = dynamic_cast<folder_store*>(&store);
+                         return folder && !folder->is_there();
+                       });
+  return is_gone || has(ended_key());
+}
+
+HETSCHED_INLINE void roster::require_going_on() {
+  if (has_ended()) throw error(who() + "the run has ended that met in " + id_);
 }
 
 HETSCHED_INLINE void roster::forget() {
