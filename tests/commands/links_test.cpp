@@ -132,7 +132,8 @@ TEST_CASE("pairs of stages that ask more of one link than it carries are told") 
     const double iteration_s = plan["predicted"]["iteration_s"].get<double>();
     REQUIRE(pairs > 1);
     CHECK((there_s > iteration_s) == slow);
-    const auto said = "between a and v: " + std::to_string(pairs) + " pairs of stages, each priced at the whole rate of the link; ";
+    const auto said =
+        "between a and v: " + std::to_string(pairs) + " pairs of stages, each priced at the whole rate of the link; ";
     CHECK((r.errors.find(said) != std::string::npos) == slow);
   }
 }
