@@ -29,8 +29,8 @@ struct elastic_options {
   std::function<void(const std::string&)> say;  ///< what has happened, for a log; may be empty
 };
 
-/// What a body of run_elastically throws on a rank that leaves the run, while the others go on without it: these do not take
-/// it for one that stood still.
+/// What a body of run_elastically throws on a rank that leaves the run, while the others go on without it: it is not taken
+/// for one that stood still.
 class leaves_run : public error {
  public:
   using error::error;
@@ -88,9 +88,10 @@ template <class Communicator>
 /// use to other ranks than before, such as a checkpoint.
 /// Requires: a rendezvous in a folder, Redis or PyTorch's store. One that joins has no launcher: where the launcher of the others
 /// names the run, it needs that name.
-/// A rank that stood still while the others went on without it, and finds so by whatever error but leaves_run, waits to be taken
-/// in again. Throws: what body throws but for communication_error; the last one of these, if ranks do not find together again or
-/// this one is alone.
+/// A rank that stood still while the others went on without it waits to be taken in again, by whatever error but leaves_run it
+/// finds so.
+/// Throws: what body throws but for communication_error; the last one of these, if ranks do not find together again or this
+/// one is alone.
 template <pipeline_tensor Tensor, class Body>
 void run_elastically(process_place place, gloo_options options, const elastic_options& elastic, Body body) {
   const std::string where = options.rendezvous.empty() ? place.store : options.rendezvous;
