@@ -204,7 +204,7 @@ TEST_CASE("planners.partition: in the order of the kinds, on all devices, enumer
   for (int n = 0; n < 300; ++n) {
     auto asked = some_problem(random, 6);
     asked.in_order = true;
-    if (n % 2 == 0) asked.memory_bytes = {};  // enough for anything
+    if (n % 2 == 0) asked.memory_bytes = number_table();  // enough for anything
     auto judged = asked;
     if (n % 2 == 0) judged.memory_bytes = number_table(std::vector<double>(asked.devices.size(), 1e9));
     const double best = all_partitions(judged).best();

@@ -37,7 +37,7 @@ using any = any_communicator<tensor>;
 
 static_assert(communicator<any, tensor> && byte_plane<any> && asking_plane<any>);
 static_assert(!ordered_plane<any> && !has_groups<any, tensor>);
-static_assert(std::constructible_from<any, threads> && !std::constructible_from<any, plain_communicator<threads>>);
+static_assert(std::constructible_from<any, threads>);
 
 /// Counts what it sends, and tells whom it would blame.
 struct counting : plain_byte_plane<threads> {
