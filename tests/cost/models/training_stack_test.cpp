@@ -106,7 +106,7 @@ TEST_CASE("what ran fits: of 172 runs of MPT under FSDP at most one in twenty is
   }
   CHECK(runs == 172);
   CHECK(20 * refused <= runs);
-  CHECK(2 * refused_elsewhere > runs);
+  CHECK(3 * refused_elsewhere > runs);
 }
 
 // pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 to 4: peaks of PyTorch's allocator, in GiB.

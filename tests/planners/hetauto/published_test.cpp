@@ -37,6 +37,7 @@ experiment make_experiment(int number, int microbatch_size, int max_context = 1)
                              .precision = model.precision,
                              .recompute = {none, selective, full},
                              .zero = {0, 1, 2, 3},
+                             .activations = {.loss_copies = 3, .split_loss_copies = 3},  // of Megatron-LM, on which it runs
                              .max_context = max_context});
   const int batch = number == 3 ? 512 : 128;
   return {std::move(hardware),

@@ -43,11 +43,11 @@ inline void validate(const memory_overheads& o) {
 inline constexpr memory_overheads fitted_overheads{
     .runtime_bytes = 3'000'000'000, .fragmentation = 0.06, .margin = 0.069, .communicator_bytes = 2'000'000'000};
 
-/// The overheads of a device that works by itself: no communicators, and nothing is transferred. Throws: as validate.
+/// The overheads of a device that works by itself: no communicators. Throws: as validate.
 [[nodiscard]] inline memory_overheads alone(memory_overheads o) {
   validate(o);
   o.runtime_bytes -= o.communicator_bytes < o.runtime_bytes ? o.communicator_bytes : o.runtime_bytes;
-  o.communicator_bytes = o.buffer_bytes = 0;
+  o.communicator_bytes = 0;
   return o;
 }
 

@@ -15,7 +15,7 @@ namespace hetsched {
 struct line_pace {
   double latency_s = 0;
   double period_s = 0;
-  [[nodiscard]] double end_s(int microbatches) const { return latency_s + (microbatches - 1) * period_s; }
+  [[nodiscard]] double end_s(int microbatches) const { return latency_s + (microbatches - 1.0) * period_s; }
 };
 
 /// Hands out microbatches to pipelines so that the last one ends as soon as can be; every pipeline gets one at the least.

@@ -17,8 +17,8 @@ namespace hetsched::detail {
 HETSCHED_INLINE void validate(const placement_chain& chain) {
   expect_count(chain.layers, "layers of the chain");
   expect_count(chain.stages, "stages", 0);
-  if (chain.pools.empty() || chain.kinds.empty() || !chain.in_flight)
-    throw input_error("a chain needs pools of devices, kinds of stages and what is in flight");
+  // Without kinds, as where a profile has no row for single devices, there is no placement.
+  if (chain.pools.empty() || !chain.in_flight) throw input_error("a chain needs pools of devices and what is in flight");
   const auto layers = as_size(chain.layers);
   const auto pools = static_cast<std::int64_t>(chain.pools.size());
   for (std::int64_t i = 0; i < pools; ++i) {
