@@ -107,6 +107,33 @@ TEST_CASE("stacks by name, by file and in the cluster file: the option wins over
   CHECK(w.predicted("--cluster c3.json --plan p.json")["iteration_s"] == mine["iteration_s"]);
 }
 
+TEST_CASE("Llama 3.2 1B, whose ends share a matrix, fits one RTX 4090: 16 bytes a parameter, and no communicators") {
+  const workplace w;
+  w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "links": [],
+    "subclusters": [{"name": "n", "device": "RTX4090", "nodes": 1, "devices_per_node": 1}]})");
+  w.put("m.json", R"({"model_type": "llama", "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 2048,
+    "torch_dtype": "bfloat16", "tie_word_embeddings": true})");
+  const auto r = w.run("hetsched-plan --cluster c.json --model m.json --global-batch 32 --out p.json");
+  CAPTURE(r.errors);
+  REQUIRE(r.status == 0);
+  const auto p = json::parse(w.get("p.json"));
+  REQUIRE(p["pipelines"][0]["stages"].size() == 1);
+  const auto& s = p["pipelines"][0]["stages"][0];
+  CHECK(s["weight_bytes"] == 16 * 1'235'814'400LL);  // the published count
+  CHECK(s["overheads"]["runtime_bytes"] == 1'000'000'000);
+  CHECK(s["memory_bytes"].get<std::int64_t>() <= 24LL << 30);
+  // An idle device beside it changes nothing.
+  w.put("c2.json", R"({"format": "hetsched/cluster", "version": 1, "links": [],
+    "subclusters": [{"name": "n", "device": "RTX4090", "nodes": 1, "devices_per_node": 1},
+                    {"name": "idle", "device": "T4", "nodes": 1, "devices_per_node": 1}]})");
+  const auto predicted = [&](const std::string& file) {
+    return json::parse(
+        w.run("hetsched-predict --cluster " + file + " --model m.json --plan p.json --json").output)["iteration_s"];
+  };
+  CHECK(predicted("c.json") == predicted("c2.json"));
+}
+
 TEST_CASE("a stack that is not there, or where none counts: status 2 and what is wrong") {
   const place w;
   w.put("p.json", plan_of(1));

@@ -75,7 +75,8 @@ inline void prepare(CLI::App& app) {
   page::refuse_floats(app);
 }
 
-/// What CLI11 says of a word that is none of a set ("--zero: 4 not in {auto,0,1}"), as the house says it; else `what`.
+/// CLI11's message for a value outside of a set ("--zero: 4 not in {auto,0,1}") in the words of the other messages; any other
+/// message as it is.
 [[nodiscard]] inline std::string reworded(const std::string& what) {
   constexpr std::string_view middle = " not in {";
   const auto colon = what.find(": "), set = what.find(middle);

@@ -37,7 +37,7 @@ class status_page {
   void add(const step_line& s);
   /// The last step as measured, by pipeline.
   void show(std::vector<hetsched::timeline> measured, std::int64_t step);
-  /// Nothing comes behind it, unless it goes on elsewhere.
+  /// Writes the last page. `goes_on`: the training continues with other ranks, which will write the next one.
   void end(const std::string& how, bool goes_on);
 
  private:

@@ -14,7 +14,7 @@ void validate(const cluster& c);
 namespace detail {
 
 /// Checks what there is to know of a cluster where only counts and links matter, in the words of validate(cluster).
-/// `told`: links in use have a bandwidth; else they may have none, where costs do not ask for them.
+/// `told`: links in use must have a bandwidth. Without it they need none, as for costs that never ask for it.
 /// Throws: input_error unless counts are at least 1, and links as validate has them.
 void validate_network(const cluster& c, bool told = true);
 

@@ -11,7 +11,8 @@
 
 namespace hetsched::cuda_check {
 
-/// A kernel on a queue, in place of kernel<<<...>>>: body(view) once the queue has come to it, at once on a queue of the host.
+/// Stands for the launch of a kernel: calls body(view) when all earlier work of the queue is done, or at once on a queue of the
+/// host.
 /// `ranges`: what it reads and writes, all of it; the view gives access to nothing else. The name is for reports, and must last.
 /// Throws: cuda_error as a launch does.
 inline void launch(const cuda_queue<api>& q, const char* name, std::vector<machine::range> ranges, machine::work body) {

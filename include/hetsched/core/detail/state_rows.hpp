@@ -38,7 +38,7 @@ struct element_rows {
   [[nodiscard]] std::size_t begin(std::size_t row) const { return first + row * apart; }
   [[nodiscard]] std::size_t end() const { return rows == 0 ? first : begin(rows - 1) + length; }
 };
-/// Whether they are rows of a tensor of so many elements: no row reaches into the next multiple of their distance.
+/// Whether these are rows of a tensor with `whole` elements, which lie inside it and do not overlap.
 [[nodiscard]] inline bool lie_in(const element_rows& r, std::size_t whole) {
   if (r.rows == 0 || r.first > whole || r.length > whole - r.first) return false;
   if (r.rows == 1) return true;

@@ -39,7 +39,8 @@ inline void validate(const memory_overheads& o) {
 
 /// The overheads of a training process, fitted to whole processes of several GPUs as the driver counts them
 /// (bench/validation/memory_tables.cpp; docs/accuracy.md tells how well they hold). A communicator of NCCL was measured to take
-/// 0.6 GiB when it connects and 0.5 GiB at its first sum and transfer (docs/gpu-results.md); trainers make two or three.
+/// 0.6 GiB when it connects and 0.5 GiB at its first sum and transfer (docs/gpu-results.md). That two of the 3 GB are theirs, as
+/// of a trainer with two of them, is a reading: processes of one GPU were not measured.
 inline constexpr memory_overheads fitted_overheads{
     .runtime_bytes = 3'000'000'000, .fragmentation = 0.06, .margin = 0.069, .communicator_bytes = 2'000'000'000};
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <span>
 #include <string>
 #include <utility>
@@ -57,6 +58,21 @@ class state_moves {
   std::vector<double> told_;
 };
 
+/// What a rank sends to each other one, and room for what it gets.
+struct state_parcels {
+  std::vector<std::vector<std::byte>> out, in;
+
+  state_parcels(const std::vector<state_moves::runs_with>& runs, std::size_t me) : out(runs.size()), in(runs.size()) {
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      if (r == me) continue;
+      std::size_t bytes = 0;
+      for (const auto& piece : runs[r].in) bytes += piece.bytes;
+      in[r].resize(bytes);
+      for (const auto& piece : runs[r].out) out[r].insert(out[r].end(), piece.from, piece.from + piece.bytes);
+    }
+  }
+};
+
 }  // namespace detail
 
 /// Fills the slices that each rank wants with what ranks own between them, over the communicator and without files: how a
@@ -85,7 +101,6 @@ void move_state(Communicator& comm, std::span<const state_slice> owned, std::spa
     comm.abort(text);
     throw communication_error(text, e, no_microbatch, {});
   };
-  std::vector<std::vector<std::byte>> out, in;
   std::vector<detail::state_moves::runs_with> runs;
   try {
     const detail::state_moves mine(owned, wanted);
@@ -99,24 +114,21 @@ void move_state(Communicator& comm, std::span<const state_slice> owned, std::spa
     throw;
   }
   const auto ranks = as_size(comm.ranks()), me = as_size(comm.rank());
-  out.resize(ranks);
-  in.resize(ranks);
+  // All memory before the first transfer, so that none is given up while others write there.
+  auto [out, in] = detail::state_parcels(runs, me);
   std::vector<typename Communicator::operation> sends(ranks), receives(ranks);
   const stamp what{.step = 0, .microbatch = 0, .what = payload::collective, .direction = 0, .stage = -1};
-  // All memory before the first transfer, so that none is given up while others write there.
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (r == me) continue;
-    std::size_t bytes = 0;
-    for (const auto& piece : runs[r].in) bytes += piece.bytes;
-    in[r].resize(bytes);
-    for (const auto& piece : runs[r].out) out[r].insert(out[r].end(), piece.from, piece.from + piece.bytes);
-  }
-  for (std::size_t r = 0; r < ranks; ++r)
-    if (!in[r].empty())
-      comm.post_receive_bytes(comm.open(where(static_cast<int>(r), comm.rank())), what, std::span(in[r]), receives[r]);
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (!out[r].empty())
-      comm.post_send_bytes(comm.open(where(comm.rank(), static_cast<int>(r))), what, std::span(std::as_const(out[r])), sends[r]);
+  try {
+    for (std::size_t r = 0; r < ranks; ++r)
+      if (!in[r].empty())
+        comm.post_receive_bytes(comm.open(where(static_cast<int>(r), comm.rank())), what, std::span(in[r]), receives[r]);
+    for (std::size_t r = 0; r < ranks; ++r)
+      if (!out[r].empty())
+        comm.post_send_bytes(comm.open(where(comm.rank(), static_cast<int>(r))), what, std::span(std::as_const(out[r])),
+                             sends[r]);
+  } catch (const std::exception& e) {
+    comm.abort("rank " + std::to_string(comm.rank()) + ", while state is moved: " + e.what());
+    throw;
   }
   for (const auto& piece : runs[me].in) std::copy_n(piece.from, piece.bytes, piece.to);
   const auto until = deadline_in(deadline_s);
