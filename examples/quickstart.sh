@@ -11,7 +11,7 @@ out=quickstart-out
 data=examples/data
 mkdir -p "$build" "$out"
 # At -O1, which takes two thirds of the time to compile; commands to keep are built as the README says.
-echo "Building the commands (about a minute); the log is $build/log.txt"
+echo "Building the commands (about two minutes); the log is $build/log.txt"
 {
   cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DHETSCHED_IO=ON -DHETSCHED_VIEWS=ON -DHETSCHED_BUILD_EXAMPLES=ON -DHETSCHED_BUILD_TRAIN=OFF -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF &&
     cmake --build "$build" -j2 --target hetsched-plan sailor-to-profile
