@@ -16,7 +16,8 @@ HETSCHED_INLINE void validate(const training_stack& s) {
   validate(s.overheads);
   for (const double share : {s.gather_overlap, s.reduction_overlap, s.update_overlap})
     if (!(share >= 0 && share <= 1)) throw input_error("overlaps must be shares, 0 to 1");
-  if (!(s.update_bandwidth > 0 && s.update_bandwidth <= 1)) throw input_error("update_bandwidth must be a share above 0, up to 1");
+  if (!(s.update_bandwidth > 0 && s.update_bandwidth <= 1))
+    throw input_error("update_bandwidth must be a share above 0, up to 1");
   if (!(s.host_launch_s >= 0 && std::isfinite(s.host_launch_s)))
     throw input_error("host_launch_s must be finite and not negative");
 }
@@ -24,10 +25,11 @@ HETSCHED_INLINE void validate(const training_stack& s) {
 HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
   static const std::vector<training_stack> all = [] {
     constexpr double several_precisions = 3;  // of the logits
-    // PyTorch 2.11 beside one H100, bench/validation/torch_iterations.py: models whose samples are few take 20 to 30 us a kernel of
-    // those counted here, whatever the device; a host's frequency and the program around it matter.
+    // PyTorch 2.11 beside one H100, bench/validation/torch_iterations.py: models whose samples are few take 20 to 30 us a kernel
+    // of those counted here, whatever the device; a host's frequency and the program around it matter.
     constexpr double eager_launch_s = 20e-6;
-    constexpr double fused_adamw = 0.7;  // PyTorch's on H100: 0.68 to 0.76 in fp32 of models without biases from a billion parameters on
+    constexpr double fused_adamw =
+        0.7;  // PyTorch's on H100: 0.68 to 0.76 in fp32 of models without biases from a billion parameters on
 
     // This library's trainer (runtime/trainer/master_weights.hpp): 16-bit weights and gradients, fp32 weights and two moments.
     // Its losses make the gradient of the logits, and nothing else of their size (examples/gpt_cuda/layers.hpp).
