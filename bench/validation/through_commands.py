@@ -40,6 +40,7 @@ def operators(device, table):
 
 LINKS = {  # what a user would write by docs/files.md: NVLink within a node, and its latency; eight ports between nodes
     "H100-SXM5-80GB": (3600, 5, 400),
+    "H200-SXM": (3600, 5, 400),
     "A100-SXM4-80GB": (2400, 9, 200),
     "A100-SXM4-40GB": (2400, 9, 200),
 }
@@ -115,10 +116,20 @@ table = [{k: ("flash_attention_causal" if k == "op" else r[k]) for k in ("op", "
          for r in measured if r["op"] == "cudnn" and r["batch"] == r["kv_heads"] and float(r["measured_ms"]) > least]
 group("H100: attention of training, forward, cuDNN's kernel (fitted)", operators("H100-SXM5-80GB", table))
 
-# Iterations on one H100, measured with PyTorch. pure: all in bf16, as FSDP's mixed precision computes; autocast: as ddp
+later = [{"op": "flash_attention_causal" + r["op"].removeprefix("cudnn"), **{k: r[k] for k in ("batch", "m", "n", "k", "dtype", "measured_ms")}}
+         for r in rows("h100_attention.csv")]
+for of, suffix in (("forward", ""), ("backward", "_backward")):
+    group(f"H100: attention of training, {of}, cuDNN's kernel, other shapes",
+          operators("H100-SXM5-80GB", [r for r in later if r["op"] == "flash_attention_causal" + suffix]), 0.15)
+
+# Iterations on one GPU, measured with PyTorch. pure: all in bf16, the optimizer, too; autocast: as ddp
+PURE = {"format": "hetsched/stack", "version": 1, "name": "PyTorch, all in bf16", "like": "ddp", "autocast": False,
+        "bf16": {"weight_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 4}}
 by = collections.defaultdict(list)
-for r in rows("h100_iterations.csv"):
-    n = {k: int(r[k]) for k in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "sequence", "samples")}
+for r in rows("torch_iterations.csv"):
+    if r["precision"] == "fp32":  # in TF32, by PyTorch's leave
+        continue
+    n = {k: int(r[k]) for k in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "sequence", "samples", "microbatches")}
     if r["model"] == "gpt2":
         model = {"model_type": "gpt2", "n_layer": n["layers"], "n_embd": n["hidden"], "n_head": n["heads"], "n_positions": n["sequence"],
                  "vocab_size": n["vocab"], "torch_dtype": "bfloat16", "resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
@@ -126,14 +137,20 @@ for r in rows("h100_iterations.csv"):
         model = {"model_type": "llama", "num_hidden_layers": n["layers"], "hidden_size": n["hidden"], "num_attention_heads": n["heads"],
                  "num_key_value_heads": n["kv_heads"], "intermediate_size": n["ffn"], "max_position_embeddings": n["sequence"],
                  "vocab_size": n["vocab"], "torch_dtype": "bfloat16", "tie_word_embeddings": False}
-    for stack in ("fsdp" if r["precision"] == "pure" else "ddp", "hetsched"):
-        seconds, _ = iteration("H100-SXM5-80GB", 1, dict(model, blocks=n["layers"], tokens=n["sequence"]), n["samples"], 1, 0, "none", stack)
-        by[r["model"] if stack != "hetsched" else r["precision"], stack].append(seconds / float(r["iteration_s"]) - 1)
-group("H100: iterations of GPT-2, all in bf16 (`fsdp`)", by["gpt2", "fsdp"], 0.10, bias=0.05)
-group("H100: iterations of Llama, all in bf16 (`fsdp`)", by["llama", "fsdp"], 0.10, bias=0.05)
-group("H100: iterations of GPT-2 under autocast (`ddp`)", by["gpt2", "ddp"], 0.10, bias=0.05)
-group("The same all in bf16 without `--stack`", by["pure", "hetsched"])
-group("The same under autocast without `--stack`", by["autocast", "hetsched"])
+    for stack in ({"pure": PURE, "autocast": "ddp"}[r["precision"]], "fsdp", "hetsched"):
+        seconds, _ = iteration(r["device"], 1, dict(model, blocks=n["layers"], tokens=n["sequence"]), n["samples"], n["microbatches"], 0,
+                               "full" if r["recompute"] == "1" else "none", stack)
+        error = seconds / float(r["iteration_s"]) - 1
+        if stack in ("fsdp", "hetsched"):
+            by[r["precision"], stack].append(error)
+        else:
+            by[r["day"], r["device"], r["model"], r["precision"]].append(error)
+for (day, device, model, precision), errors in sorted((key, errors) for key, errors in by.items() if len(key) == 4):
+    how = {"pure": "all in bf16", "autocast": "under autocast (`ddp`)"}[precision]
+    group(f"{device}: iterations of {model.replace('gpt', 'GPT-').replace('llama', 'Llama')} {how}, {day}", errors, 0.10, bias=0.05)
+group("All of these in bf16 as `fsdp`", by["pure", "fsdp"])
+group("All of these in bf16 without `--stack`", by["pure", "hetsched"])
+group("All of these under autocast without `--stack`", by["autocast", "hetsched"])
 
 # MosaicML's runs of MPT
 shapes = {"125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16), "3b": (32, 2560, 20),
@@ -154,7 +171,7 @@ for r in rows("mpt_iterations.csv"):
                                   "full" if r["recompute"] == "1" else "none", stack)
         by[name].append(seconds / float(r["iteration_s"]) - 1)
         refused[name] += not fits
-for device in LINKS:
+for device in ("H100-SXM5-80GB", "A100-SXM4-80GB", "A100-SXM4-40GB"):
     group(f"MPT on {device}, 8 to 512 GPUs (llm-foundry's stack)", by[device], 0.10, refused[device], 0.05)
 for name in readings:
     group(f"MPT on all of these, {name}", by[name], None, refused[name])
@@ -290,7 +307,8 @@ ratios = "; ".join(
     f"{pair[0]} to {pair[1]} {speeds['full', False, pair[0]][0] / speeds['full', False, pair[1]][0]:.2f}, measured {speeds['full', False, pair[0]][1] / speeds['full', False, pair[1]][1]:.2f}"
     for pair in (("a100", "h20"), ("a100", "ascend"), ("ascend", "h20")))
 lines += ["",
-          "* The H100's operators and iterations were measured for this page on 27 November 2026, on one H100 80GB HBM3 with PyTorch 2.11 (products and a token's attention in CUDA graphs, on random numbers). No constant was fitted to products, to a token's attention or to iterations, but one, `long_power`, was chosen with iterations in view; attention of training on Hopper was fitted to these kernels, by generation (`flash_of`).",
+          "* The H100's operators were measured for this page on 27 November 2026, on one H100 80GB HBM3 with PyTorch 2.11 (products and a token's attention in CUDA graphs, on random numbers). No constant was fitted to products or to a token's attention; attention of training on Hopper was fitted to these kernels, by generation (`flash_of`). Other shapes, measured the day after, are the line of attention that is not fitted.",
+          "* Iterations on one GPU were measured with the same PyTorch, eager, by [bench/validation/torch_iterations.py](../../bench/validation/torch_iterations.py): AdamW (`fused`), `scaled_dot_product_attention`, PyTorch's loss in fp32. All in bf16 is the stack `{\"like\": \"ddp\", \"autocast\": false, \"bf16\": {\"weight_bytes\": 2, \"gradient_bytes\": 2, \"optimizer_bytes\": 4}}`. With the rows of 27 November in view `long_power` was chosen; with those of the H100 of the day after what the optimizer sustains of the memory's bandwidth (0.7) and what the host needs for each kernel (20 us, of rows of a single short sample, which no device explains); kernels were counted again, from PyTorch's code, where a profile of one of these models had shown others.",
           "* Rows marked fitted are a sample of those that constants were fitted to, by generation where attention is meant. With the constants fitted without the chip, all rows of linear layers are off by what stands on the pages of engines' linear layers in [bf16](engines-linear-layers-in-bf16.md) and [fp8](engines-linear-layers-in-fp8.md). `linear` in fp8 rounds its inputs first, `scaled_mm`, as on the H100, does not.",
           "* llm-foundry's stack is `{\"like\": \"fsdp\", \"attention\": \"first\", \"autocast\": true}`: MPT's table was made in 2023 with FlashAttention's first version in Triton, which takes twice the second's time (Dao 2023), under `amp_bf16`. Rows in fp8 are left out, as training in fp8 is not priced.",
           "* That stack is a reading: no number in it was fitted to the runs, but `first` and `autocast` were taken from what is known of llm-foundry with this table in view, and so was `fsdp`'s margin of memory, which is none. The other readings stand beside it.",

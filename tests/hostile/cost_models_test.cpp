@@ -201,6 +201,7 @@ const std::vector<door> doors{
      [](random_source& r) {
        training_cost_options o;
        o.stack.host_launch_s = some_time(r);
+       o.stack.update_bandwidth = one_in(r, 6) ? some_double(r) : 1;
        o.stack.gather_overlap = one_in(r, 6) ? some_double(r) : 1;
        o.max_context = mostly(r, 1);
        const auto costs = training_costs(hardware(), some_model(r), o)(mostly(r, 2));

@@ -32,7 +32,9 @@ struct eager_library {
   std::vector<elementwise_step> queries{};  ///< on the queries
   std::vector<elementwise_step> scores{{1, 1, 1, 1}, {1, 1, 0, 0}};  ///< scale, mask
   std::vector<elementwise_step> activation{{1, 1, 2, 1}};
-  std::vector<elementwise_step> rotary{{1, 1, 1, 1}, {1, 1, 1, 1}, {1, 1, 1, 1}, {2, 1, 0, 0}};  ///< on queries and keys
+  /// On queries and keys: times cosine, minus a half, halves side by side (whose gradients are put into zeros), times sine, sum
+  /// (whose gradients of both halves and of both products are summed).
+  std::vector<elementwise_step> rotary{{1, 1, 1, 1}, {1, 0, 1, 0}, {1, 1, 1, 3}, {1, 1, 1, 1}, {2, 1, 4, 2}};
 
   friend bool operator==(const eager_library&, const eager_library&) = default;
 };
@@ -129,7 +131,9 @@ class kernel_writer {
   [[nodiscard]] number_format wide_format() const { return autocasts() ? number_format::fp32 : f(); }
   /// Kernels that read fp32 and write 16 bits, and the other way round for gradients: as many bytes as three tensors.
   void round(std::int64_t elements, bool of_weights = false) {
-    if (!autocasts()) return;
+    if (autocasts()) convert(elements, of_weights);
+  }
+  void convert(std::int64_t elements, bool of_weights = false) {
     list_.forward.push_back({elementwise(elements, 2, 1, f())});
     gradient(elementwise(elements, 2, 1, f()), of_weights);
   }

@@ -64,10 +64,12 @@ HETSCHED_INLINE void kernel_writer::full_attention(bool windowed) {
     for (const auto width : {q, kv}) norm(tokens_, width);
   if (m_.positions == 0) {
     const auto turned = checked_mul(tokens_, q + kv);
-    if (eager())
-      maps(turned, style_.library.rotary);
-    else
+    if (eager()) {
+      for (const auto& s : style_.library.rotary) map(turned, s, wide_format());  // by tables in fp32
+      round(turned);
+    } else {
       map(turned, {1, 1, 1, 1});
+    }
   }
   if (eager()) {
     maps(checked_mul(tokens_, q), style_.library.queries);
@@ -117,7 +119,7 @@ HETSCHED_INLINE void kernel_writer::head() {
   const auto words = part(m_.vocab);
   linear(tokens_, sizes_.word, words, m_.head_bias || m_.head == output_head::masked_language_model);
   if (!style_.training) return;
-  round(checked_mul(tokens_, words));
+  if (autocasts() || (eager() && element_bytes(f()) == 2)) convert(checked_mul(tokens_, words));
   list_.forward.push_back({softmax(tokens_, words, number_format::fp32)});
   gradient(elementwise(checked_mul(tokens_, words), 2, 1, number_format::fp32));
 }

@@ -47,6 +47,8 @@ TEST_CASE("a stack that makes no sense is refused") {
   CHECK_THROWS_AS(validate(training_stack{.activations = {.selective_kept = 1.5}}), input_error);
   CHECK_THROWS_AS(validate(training_stack{.overheads = {.margin = -1}}), input_error);
   CHECK_THROWS_AS(validate(training_stack{.host_launch_s = std::numeric_limits<double>::infinity()}), input_error);
+  CHECK_THROWS_AS(validate(training_stack{.update_bandwidth = 0}), input_error);
+  CHECK_THROWS_AS(validate(training_stack{.update_bandwidth = 1.5}), input_error);
   CHECK_THROWS_AS(validate(training_stack{.gather_overlap = 1.01}), input_error);
   CHECK_THROWS_AS(validate(training_stack{.reduction_overlap = -0.1}), input_error);
 }

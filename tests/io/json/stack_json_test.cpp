@@ -15,7 +15,7 @@ const std::string own = R"({
   "format": "hetsched/stack", "version": 1, "name": "ours", "like": "fsdp",
   "bf16": { "gradient_bytes": 2, "reduced_bytes": 2 },
   "loss_copies": 2.5, "selective_kept": 0.5, "whole_inputs": false, "runtime_bytes": 1500000000, "margin": 0.01,
-  "fusion": "absorbed", "host_launch_us": 4.3, "gather_overlap": 0.75, "attention": "first", "autocast": true
+  "fusion": "absorbed", "host_launch_us": 4.3, "gather_overlap": 0.75, "update_bandwidth": 0.625, "attention": "first", "autocast": true
 })";
 
 }  // namespace
@@ -32,6 +32,7 @@ TEST_CASE("stack.json: what it says, over the stack that it is like; and back") 
   expected.overheads.margin = 0.01;
   expected.fusion = elementwise_fusion::absorbed;
   expected.host_launch_s = 4.3 * 1e-6;
+  expected.update_bandwidth = 0.625;
   expected.gather_overlap = 0.75;
   expected.flash = flash_kernels::first;
   expected.autocast = true;

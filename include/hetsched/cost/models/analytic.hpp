@@ -61,7 +61,7 @@ struct analytic_options {
   std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
   training_memory memory{};
   activation_style activations{};
-  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0;  ///< as of a training_stack
+  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0, update_bandwidth = 1;  ///< as of a training_stack
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};
   double layer_overhead_s = detail::analytic_layer_overhead_s;  ///< launches and small kernels, per layer and direction
@@ -92,6 +92,7 @@ class analytic_cost_model {
                 .gather_overlap = options.gather_overlap,
                 .reduction_overlap = options.reduction_overlap,
                 .update_overlap = options.update_overlap,
+                .update_bandwidth = options.update_bandwidth,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
                 .max_tensor = options.max_tensor,

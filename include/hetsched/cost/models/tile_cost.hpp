@@ -45,7 +45,7 @@ struct tile_cost_options {
   std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
   training_memory memory{};
   activation_style activations{};
-  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0;  ///< as of a training_stack
+  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0, update_bandwidth = 1;  ///< as of a training_stack
   memory_overheads overheads = fitted_overheads;
   std::vector<device_efficiency> efficiency{};  ///< divides the time of operators; 1 for devices that are not named
   flash_kernels flash = flash_kernels::newest;  ///< as of a training_stack
@@ -83,6 +83,7 @@ class tile_cost_model {
                 .gather_overlap = options.gather_overlap,
                 .reduction_overlap = options.reduction_overlap,
                 .update_overlap = options.update_overlap,
+                .update_bandwidth = options.update_bandwidth,
                 .max_data = options.max_data,
                 .max_context = options.max_context,
                 .max_tensor = options.max_tensor,

@@ -39,6 +39,7 @@ template <class Options>
   options.gather_overlap = asked.stack.gather_overlap;
   options.reduction_overlap = asked.stack.reduction_overlap;
   options.update_overlap = asked.stack.update_overlap;
+  options.update_bandwidth = asked.stack.update_bandwidth;
   options.max_context = asked.max_context;
   options.max_expert = asked.max_expert;
   return options;

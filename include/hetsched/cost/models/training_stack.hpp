@@ -26,7 +26,8 @@ struct training_stack {
   flash_kernels flash = flash_kernels::newest;  ///< which FlashAttention it calls
   bool autocast = false;  ///< torch.autocast: norms and what blocks add up are in fp32; weights of more than 2 bytes are rounded
                           ///< for each product
-  double host_launch_s = 0;   ///< the host needs this for each kernel
+  double host_launch_s = 0;     ///< the host needs this for each kernel
+  double update_bandwidth = 1;  ///< share of the memory's bandwidth that the optimizer's step sustains
   double gather_overlap = 0;  ///< share of gathers of weights, at ZeRO stage 3, that goes on behind computing if that is as long
   double reduction_overlap = 0;  ///< the same of gradients' reductions in backward, from ZeRO stage 2 on
   double update_overlap = 0;     ///< of gradients' reductions at ZeRO stages 0 and 1: behind the backward of the last microbatch

@@ -51,7 +51,8 @@ inline constexpr number_key number_keys[] = {
     {"margin", 100, [](training_stack& s) -> double& { return s.overheads.margin; }},
     {"gather_overlap", 1, [](training_stack& s) -> double& { return s.gather_overlap; }},
     {"reduction_overlap", 1, [](training_stack& s) -> double& { return s.reduction_overlap; }},
-    {"update_overlap", 1, [](training_stack& s) -> double& { return s.update_overlap; }}};
+    {"update_overlap", 1, [](training_stack& s) -> double& { return s.update_overlap; }},
+    {"update_bandwidth", 1, [](training_stack& s) -> double& { return s.update_bandwidth; }}};
 
 inline constexpr const char* flash_names[] = {"newest", "second", "first"};     // by flash_kernels
 inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  // by elementwise_fusion
@@ -93,7 +94,8 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
                 "host_launch_us",
                 "gather_overlap",
                 "reduction_overlap",
-                "update_overlap"});
+                "update_overlap",
+                "update_bandwidth"});
   training_stack s;
   if (const auto like = value.find("like")) s = named_stack(*like);
   const auto name = value.at("name");
@@ -107,6 +109,7 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
     }
   for (const auto& key : number_keys)
     if (const auto number = value.find(key.name)) key.of(s) = number->number(0, key.most);
+  if (!(s.update_bandwidth > 0)) value.at("update_bandwidth").expected("a share above 0");
   if (const auto whole = value.find("whole_inputs")) s.activations.whole_inputs = whole->boolean();
   if (const auto runtime = value.find("runtime_bytes")) s.overheads.runtime_bytes = runtime->bytes();
   if (const auto of_it = value.find("communicator_bytes")) s.overheads.communicator_bytes = of_it->bytes();

@@ -38,7 +38,7 @@ struct parallel_options {
   training_memory memory{};
   activation_style activations{};
   memory_overheads overheads{};
-  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0;
+  double gather_overlap = 0, reduction_overlap = 0, update_overlap = 0, update_bandwidth = 1;
   int max_data = INT_MAX, max_context = 1, max_tensor = INT_MAX, max_expert = 1;
 };
 

@@ -24,6 +24,7 @@ HETSCHED_INLINE parallel_costs::parallel_costs(hetsched::cluster hardware, layer
   validate(options_.overheads);
   for (const double share : {options_.gather_overlap, options_.reduction_overlap, options_.update_overlap})
     require(share >= 0 && share <= 1, "overlaps must be shares, 0 to 1");
+  require(options_.update_bandwidth > 0 && options_.update_bandwidth <= 1, "update_bandwidth must be a share above 0, up to 1");
   require(!options_.recompute.empty() && !options_.zero.empty(), "a cost model needs a recomputation and a ZeRO stage to offer");
   std::sort(options_.recompute.begin(), options_.recompute.end());
   std::sort(options_.zero.begin(), options_.zero.end());
@@ -110,7 +111,7 @@ HETSCHED_INLINE double parallel_costs::update_behind(layer_range layers, const p
   const int copies = static_cast<int>(replicas(where.degrees));
   const double stepped = where.zero >= 1 ? dense / copies + experts / (copies / where.degrees.expert) : dense + experts;
   const double touched = stepped * (2.0 * m.optimizer_bytes + m.gradient_bytes + m.weight_bytes);
-  return seconds + touched / subcluster_of(cluster_, where.mesh).device.memory_bandwidth;
+  return seconds + touched / (options_.update_bandwidth * subcluster_of(cluster_, where.mesh).device.memory_bandwidth);
 }
 
 HETSCHED_INLINE stage_cost parallel_costs::seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute,
