@@ -15,7 +15,7 @@ struct synthesis_options {
   std::size_t largest_table = std::size_t{1} << 20;  ///< entries of a table of min_sum()
   int rounds = 8;                                    ///< of program and shares in turn, 1 to 10^6
   double work = 1e8;                              ///< table entries to look at before the proof stops; a tenth of a second, about
-  double gap = 1e-3;                              ///< to stop at, as a share of the bound
+  double gap = 1e-3;                              ///< to stop at, as a share of the bound; below 0: never
   function_ref<bool(double, double)> progress{};  ///< told the seconds and the bound so far; false stops
 };
 

@@ -9,6 +9,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
 #include <hetsched/spmd/detail/program_space.hpp>
@@ -23,7 +24,8 @@ namespace hetsched {
 HETSCHED_INLINE void detail::expect_options(const synthesis_options& options) {
   expect_count(options.rounds, "rounds", 1, 1'000'000);
   if (!(options.work >= 0)) expect_natural(options.work, "work");
-  expect_natural(options.gap, "gap");
+  if (!(options.gap >= -1 && options.gap < infinity))
+    refuse_value("gap", number_text(options.gap), "a finite number of at least -1");
 }
 
 HETSCHED_INLINE std::optional<spmd_solution> even_data_parallel(spmd_problem problem, const synthesis_options& options) {
