@@ -119,6 +119,9 @@ struct spmd_rule {
 
 namespace detail {
 
+// The nodes that the goal needs.
+[[nodiscard]] std::vector<char> needed_nodes(const spmd_problem& p);
+
 // Shares of at least 0 per segment and kind; times counts they add up to 1 in each.
 void expect_shares(std::span<const double> shares, const std::vector<device_kind>& kinds, std::size_t segments,
                    std::string_view what);

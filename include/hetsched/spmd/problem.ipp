@@ -10,10 +10,20 @@
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
-#include <hetsched/spmd/detail/shares.hpp>
 #include <hetsched/spmd/problem.hpp>
 
 namespace hetsched::detail {
+
+HETSCHED_INLINE std::vector<char> needed_nodes(const spmd_problem& p) {
+  std::vector<char> needed(p.graph.nodes.size());
+  if (p.goal.loss >= 0) at(needed, p.goal.loss) = 1;
+  for (const int node : p.goal.whole) at(needed, node) = 1;
+  for (const auto& [parameter, gradient] : p.goal.gradients) at(needed, gradient) = 1;
+  for (std::size_t i = needed.size(); i-- > 0;)
+    if (needed[i])
+      for (const int j : p.graph.nodes[i].inputs) at(needed, j) = 1;
+  return needed;
+}
 
 HETSCHED_INLINE void expect_cost(const share_cost& cost, std::string_view what, std::size_t index) {
   if (cost.fixed_s >= 0 && cost.slope_s >= 0 && std::isfinite(cost.fixed_s + cost.slope_s)) return;

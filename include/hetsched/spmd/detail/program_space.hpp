@@ -18,7 +18,6 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
-#include <hetsched/spmd/detail/shares.hpp>
 #include <hetsched/spmd/min_sum.hpp>
 #include <hetsched/spmd/program.hpp>
 

@@ -11,18 +11,6 @@
 
 namespace hetsched::detail {
 
-// The nodes that the goal needs.
-[[nodiscard]] inline std::vector<char> needed_nodes(const spmd_problem& p) {
-  std::vector<char> needed(p.graph.nodes.size());
-  if (p.goal.loss >= 0) at(needed, p.goal.loss) = 1;
-  for (const int node : p.goal.whole) at(needed, node) = 1;
-  for (const auto& [parameter, gradient] : p.goal.gradients) at(needed, gradient) = 1;
-  for (std::size_t i = needed.size(); i-- > 0;)
-    if (needed[i])
-      for (const int j : p.graph.nodes[i].inputs) at(needed, j) = 1;
-  return needed;
-}
-
 // Shares by speed: the inverse of what all operators take, or those of a segment.
 [[nodiscard]] inline std::vector<double> weights_by_speed(const spmd_problem& p, int segment = -1) {
   std::vector<double> speed(p.kinds.size());
