@@ -11,7 +11,7 @@ import re
 import sys
 import tempfile
 
-FOLDERS = ["core", "cluster", "reshard", "schedule", "plan", "cost", "evaluate", "planners"]
+FOLDERS = ["core", "cluster", "reshard", "schedule", "plan", "cost", "evaluate", "planners", "spmd"]
 
 ANY_ENUMERATOR = "takes an enumerator, in inner loops: Requires"
 ANY_TEXT = "takes any text"
@@ -76,6 +76,10 @@ EXCEPTIONS = {
         "drop_copies": "of copies that check_copies took: Requires",
         "are_sliced": "at least one part, in inner loops: Requires",
         "describe": "of placements of the cluster: Requires",
+    },
+    "spmd": {
+        "name_of": ANY_ENUMERATOR,
+        "price_of": ANY_ENUMERATOR,
     },
     "planners": {
         "planners": "takes nothing",

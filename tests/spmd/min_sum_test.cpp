@@ -4,21 +4,19 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/core/tolerances.hpp>
 
 #include "../sanitizer_share.hpp"
 
 namespace {
 
 using namespace hetsched;
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 struct instance {
   std::vector<int> domains;

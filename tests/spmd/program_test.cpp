@@ -61,14 +61,16 @@ TEST_CASE("the programs of HAP's figure 11 cost what it says") {
   CHECK(cost(p, {x, w, product, compute_step(p, 3, partial)}) == doctest::Approx(16));  // program 7, the answer
   const spmd_instruction gather{
       .node = 1, .collective = true, .how = spmd_collective::padded_gather, .from = tensor_form::cut(1), .to = whole};
-  CHECK(cost(p, {x, gather}) == doctest::Approx(10));           // program 5
-  CHECK(cost(p, {x, gather, product}) == doctest::Approx(25));  // program 8
+  const spmd_instruction some{.node = 1, .rule = {.result = tensor_form::cut(1)}};
+  CHECK(cost(p, {x, some, gather}) == doctest::Approx(10));           // program 5
+  CHECK(cost(p, {x, some, gather, product}) == doctest::Approx(25));  // program 8
   // Program 9: a product of parts of a sum, and the sum of its whole size.
   const auto reduced = compute_step(p, 2, partial);
   auto sum = compute_step(p, 3, partial);
   sum.rule = {.inputs = {partial}, .result = partial, .shared = false};
-  CHECK(cost(p, {x, w, reduced}) == doctest::Approx(15));
-  CHECK(cost(p, {x, w, reduced, sum}) == doctest::Approx(17));
+  const spmd_instruction columns{.node = 0, .rule = {.result = tensor_form::cut(1)}};
+  CHECK(cost(p, {columns, w, reduced}) == doctest::Approx(15));
+  CHECK(cost(p, {columns, w, reduced, sum}) == doctest::Approx(17));
 
   const auto found = synthesize(p);
   REQUIRE(found);

@@ -56,6 +56,13 @@ struct tensor_graph {
   friend bool operator==(const tensor_graph&, const tensor_graph&) = default;
 };
 
+/// Checks that a graph makes sense, as one is that the functions below made.
+/// Throws: input_error, naming the node, unless there is a node; inputs come before their readers, and leaves have none; shapes
+/// have sizes of at least 1 and at most 62 dimensions; loops have sizes of at least 1 and are followed by dimensions that there
+/// are, in every input if there are any; what launches has sizes of at least 1 and finite amounts; segments are numbered from 0
+/// and nodes read their own, but for borders, which are their only input again. Complexity: O(nodes + edges) times dimensions.
+void validate(const tensor_graph& graph);
+
 /// Whether a node is read rather than computed.
 [[nodiscard]] inline bool is_placeholder(const tensor_node& n) { return n.op == "placeholder"; }
 [[nodiscard]] inline bool is_parameter(const tensor_node& n) { return n.op == "parameter"; }
@@ -90,6 +97,9 @@ namespace detail {
 [[nodiscard]] std::vector<tensor_loop> loops_over(const std::vector<std::int64_t>& shape, bool cut_last = true);
 
 int put(tensor_graph& graph, tensor_node node);
+
+// What validate asks of a node by itself.
+void expect_node(const tensor_node& n);
 
 [[noreturn]] inline void refuse_shapes(const tensor_graph& graph, const std::string& name, const std::string& op,
                                        const std::vector<int>& inputs, const std::string& why) {

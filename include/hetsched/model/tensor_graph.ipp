@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_graph.hpp>
 
@@ -46,6 +47,61 @@ HETSCHED_INLINE int put(tensor_graph& graph, tensor_node node) {
 }  // namespace hetsched::detail
 
 namespace hetsched {
+
+namespace detail {
+
+HETSCHED_INLINE void expect_node(const tensor_node& n) {
+  constexpr std::size_t most = 62;  // forms of a tensor are bits
+  const auto require = [&](bool holds, const char* expected) {
+    if (!holds) throw input_error("operator " + n.name + " (" + n.op + "): expected " + expected);
+  };
+  const auto within = [](const std::vector<int>& list, int low, std::size_t end) {
+    return std::all_of(list.begin(), list.end(), [&](int j) { return j >= low && (j < 0 || as_size(j) < end); });
+  };
+  require(n.shape.size() <= most, "at most 62 dimensions");
+  for (const auto size : n.shape) require(size >= 1, "sizes of at least 1");
+  static_cast<void>(elements_of(n.shape));
+  for (const auto& loop : n.loops) require(loop.size >= 1, "loops of at least 1");
+  require(!is_leaf(n) || n.inputs.empty(), "no inputs of what is read");
+  require(n.input_loops.size() <= n.inputs.size() && (n.loops.empty() || n.input_loops.size() == n.inputs.size()),
+          "loops for each input");
+  for (const auto& follows : n.input_loops)
+    require(follows.size() <= most && within(follows, -1, n.loops.size()), "dimensions of inputs to follow its loops");
+  require(n.result_loops.size() <= n.shape.size() && within(n.result_loops, -1, n.loops.size()),
+          "dimensions of the result to follow its loops");
+  for (const auto& set : n.linear) require(within(set, 0, n.inputs.size()), "to be linear in inputs that it has");
+  require(n.segment >= 0, "a segment of at least 0");
+  require(n.batch_dimension >= 0 && as_size(n.batch_dimension) < std::max<std::size_t>(1, n.shape.size()),
+          "a batch dimension that it has");
+  require(n.op != "border" || n.inputs.size() == 1, "one input of a border");
+  if (!n.kernel) return;
+  const auto& op = *n.kernel;
+  require(op.batch >= 1 && op.m >= 1 && op.n >= 1 && op.k >= 1, "sizes of at least 1 of what it launches");
+  expect_natural(op.traffic_bytes, "operator " + n.name + ": traffic_bytes");
+  expect_natural(op.causal_share, "operator " + n.name + ": causal_share");
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE void validate(const tensor_graph& graph) {
+  if (graph.nodes.empty()) throw input_error("the graph has no operator");
+  for (int i = 0; i < graph.size(); ++i) {
+    const auto& n = graph.at(i);
+    detail::expect_node(n);
+    const auto require = [&](bool holds, const char* expected) {
+      if (!holds) throw input_error("operator " + n.name + " (" + n.op + "): expected " + expected);
+    };
+    require(n.segment < std::max(graph.size(), 16), "no more segments than operators, or 16");
+    for (const int input : n.inputs) {
+      require(input >= 0 && input < i, "inputs that are operators before it");
+      require(n.op == "border" ? graph.at(input).shape == n.shape : graph.at(input).segment == n.segment,
+              n.op == "border" ? "its input's shape" : "inputs of its own segment");
+    }
+    for (std::size_t k = 0; k < n.input_loops.size(); ++k)
+      require(n.input_loops[k].size() <= graph.at(n.inputs[k]).shape.size(),
+              "its inputs to have the dimensions that follow loops");
+  }
+}
 
 HETSCHED_INLINE int add_placeholder(tensor_graph& graph, std::string name, std::vector<std::int64_t> shape, int batch_dimension) {
   if (batch_dimension < 0 || (batch_dimension > 0 && as_size(batch_dimension) >= shape.size()))

@@ -50,7 +50,7 @@ HETSCHED_INLINE int layout::parts(std::size_t dimension) const {
 HETSCHED_INLINE interval layout::part(std::size_t dimension, int p) const {
   const int count = parts(dimension);
   const auto& d = dimensions[dimension];
-  if (!d.points.empty())
+  if (!d.points.empty() && d.points.size() != as_size(count) + 1)
     detail::expect_size(d.points.size(), as_size(count) + 1, "the cut points of dimension " + std::to_string(dimension),
                         "one more than its parts");
   detail::expect_count(d.extent, "the extent of dimension " + std::to_string(dimension), 0, INT64_MAX / count);
@@ -82,21 +82,21 @@ HETSCHED_INLINE void validate(const layout& l) {
   std::int64_t most_elements = INT64_MAX;
   for (std::size_t d = 0; d < l.dimensions.size(); ++d) {
     const auto& cut = l.dimensions[d];
-    const auto here = "dimension " + std::to_string(d) + ": ";
-    if (cut.extent < 0) throw input_error(here + "an extent of " + std::to_string(cut.extent));
+    const auto refuse = [&](const std::string& why) { throw input_error("dimension " + std::to_string(d) + ": " + why); };
+    if (cut.extent < 0) refuse("an extent of " + std::to_string(cut.extent));
     if (cut.extent > most_elements || cut.extent > INT64_MAX / devices)  // a cut into as many parts is told by their product
-      throw input_error(here + "an extent of " + std::to_string(cut.extent) + " makes more elements than 64 bits count");
+      refuse("an extent of " + std::to_string(cut.extent) + " makes more elements than 64 bits count");
     if (cut.extent > 0) most_elements /= cut.extent;
     for (const int a : cut.axes) {
-      if (a < 0 || a >= static_cast<int>(l.mesh.size())) throw input_error(here + "the mesh has no axis " + std::to_string(a));
-      if (at(cuts, a)++ > 0) throw input_error(here + "axis " + std::to_string(a) + " cuts twice");
+      if (a < 0 || as_size(a) >= l.mesh.size()) refuse("the mesh has no axis " + std::to_string(a));
+      if (at(cuts, a)++ > 0) refuse("axis " + std::to_string(a) + " cuts twice");
     }
     if (cut.points.empty()) continue;
     const int parts = detail::unchecked::parts(l, d);
     if (cut.points.size() != as_size(parts) + 1)
-      throw input_error(here + std::to_string(cut.points.size()) + " cut points for " + std::to_string(parts) + " parts");
+      refuse(std::to_string(cut.points.size()) + " cut points for " + std::to_string(parts) + " parts");
     if (cut.points.front() != 0 || cut.points.back() != cut.extent || !std::is_sorted(cut.points.begin(), cut.points.end()))
-      throw input_error(here + "cut points must rise from 0 to " + std::to_string(cut.extent));
+      refuse("cut points must rise from 0 to " + std::to_string(cut.extent));
   }
 }
 

@@ -77,7 +77,7 @@ class transfer_planner {
     plan_.sources = from.device_count();
     plan_.destinations = to.device_count();
     plan_.dimensions = from.dimensions.size();
-    for (int j = 0; j < plan_.destinations; ++j) plan_.wanted.push_back(element_count(hetsched::slice_of(to, j)));
+    for (int j = 0; j < plan_.destinations; ++j) plan_.wanted.push_back(element_count(unchecked::slice_of(to, j)));
     loads_.assign(as_size(plan_.sources + plan_.destinations), 0);
   }
 

@@ -26,7 +26,7 @@ struct played_warmups {
 /// rule has for periods down to a tenth of the best one, and what is near the best of them where that takes no time. The least
 /// warm-ups reach the best period; more of them fill the way of the first microbatches through the pipeline, and let stages that
 /// take unlike times end together.
-/// Requires: a valid pipeline, a cap of at least 1 per stage, microbatches >= 1.
+/// Throws: as validate of the pipeline; input_error unless there is a cap of at least 1 per stage, and microbatches >= 1.
 /// Complexity: O(S * microbatches) for each of some ten counts, for S stages; and most_actions more for what is near; with
 /// most_actions = 0, only four counts.
 [[nodiscard]] played_warmups shortest_warmups(const pipeline& p, std::span<const int> caps, int microbatches,

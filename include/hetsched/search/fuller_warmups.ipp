@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/plan/order.hpp>
@@ -19,6 +20,10 @@ namespace hetsched {
 
 HETSCHED_INLINE played_warmups shortest_warmups(const pipeline& p, std::span<const int> caps, int microbatches,
                                                 std::int64_t most_actions) {
+  validate(p);
+  detail::expect_size(caps.size(), p.forward_s.size(), "caps", "one for each stage");
+  for (const int cap : caps) detail::expect_count(cap, "a cap of warm-ups");
+  detail::expect_count(microbatches, "microbatches");
   played_warmups best;
   const double shortest = detail::unchecked::best_period(p);
   const auto stages = static_cast<int>(caps.size());
@@ -27,7 +32,7 @@ HETSCHED_INLINE played_warmups shortest_warmups(const pipeline& p, std::span<con
     int most = microbatches;  // never more than the stage before
     for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = most = std::min({counts[i], caps[i], most});
     if (counts == before || counts == best.counts) return false;
-    const double seconds = makespan(p, counts, microbatches);
+    const double seconds = detail::unchecked::makespan(p, counts, microbatches);
     before = counts;
     // Fewer in flight where it does not matter.
     if (!(seconds < best.makespan_s * (1 - tolerance::sums))) return false;

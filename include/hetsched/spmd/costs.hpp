@@ -19,7 +19,7 @@ namespace hetsched {
 /// How the devices of a stage reach each other: as many on each node where nodes are alike, else each by itself over the slowest
 /// link between any two.
 /// Returns: none if no link joins two of them.
-/// Throws: input_error without devices, or for one that is named twice.
+/// Throws: as validate of the cluster; input_error without devices, or for one that is named twice or that the cluster lacks.
 /// Complexity: O(devices^2).
 [[nodiscard]] std::optional<rank_group<>> slowest_group(const cluster& c, std::span<const device_id> devices);
 
@@ -28,7 +28,8 @@ using operator_seconds = function_ref<double(const tile_device&, const operator_
 
 /// The problem of a graph on some devices of a cluster: operators timed by themselves, by predict_operator unless there is a
 /// timer, collectives by formula. Costs are lines through an even share and the whole. Devices of one subcluster's type are a
-/// kind. Returns: none if no link joins two of the devices. Throws: input_error without devices, or for one that is named twice.
+/// kind. Returns: none if no link joins two of the devices. Throws: as slowest_group, and as validate of the
+/// problem: for a timer that tells no times, too.
 /// Complexity: O(devices^2 + kinds * different operators).
 [[nodiscard]] std::optional<spmd_problem> make_spmd_problem(const cluster& c, std::span<const device_id> devices,
                                                             tensor_graph graph, tensor_goal goal, operator_seconds timer = {});

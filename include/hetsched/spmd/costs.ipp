@@ -7,7 +7,9 @@
 #include <map>
 #include <vector>
 
+#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
@@ -17,7 +19,14 @@
 namespace hetsched {
 
 HETSCHED_INLINE std::optional<rank_group<>> slowest_group(const cluster& c, std::span<const device_id> devices) {
+  validate(c);
   if (devices.empty()) throw input_error("a stage needs devices");
+  for (const auto& d : devices) {
+    detail::expect_count(d.subcluster, "subcluster of a device", 0, static_cast<int>(c.subclusters.size()) - 1);
+    const auto& s = at(c.subclusters, d.subcluster);
+    detail::expect_count(d.node, "node of a device", 0, s.nodes - 1);
+    detail::expect_count(d.slot, "slot of a device", 0, s.devices_per_node - 1);
+  }
   std::map<std::pair<int, int>, int> on_node;
   for (const auto& d : devices) ++on_node[{d.subcluster, d.node}];
   const auto slower = [](std::optional<link>& worst, const link& one) { worst = worst ? slower_of(*worst, one) : one; };
@@ -83,6 +92,7 @@ namespace detail {
 HETSCHED_INLINE std::optional<spmd_problem> make_spmd_problem(const cluster& c, std::span<const device_id> devices,
                                                               tensor_graph graph, tensor_goal goal, operator_seconds timer) {
   const auto group = slowest_group(c, devices);
+  validate(graph);
   if (!group) return std::nullopt;
   const auto by_datasheet = [](const tile_device& device, const operator_shape& op) {
     return predict_operator(device, op).seconds;
@@ -117,6 +127,7 @@ HETSCHED_INLINE std::optional<spmd_problem> make_spmd_problem(const cluster& c, 
     }
     problem.collect.push_back(detail::collective_prices(*group, tensor_bytes(problem.graph, i)));
   }
+  validate(problem);
   return problem;
 }
 

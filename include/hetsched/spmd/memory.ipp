@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
 #include <hetsched/spmd/detail/program_space.hpp>
@@ -17,13 +18,27 @@
 
 namespace hetsched {
 
+namespace detail {
+
+inline void expect_parameter_bytes(double bytes) {
+  if (!(bytes >= 0 && bytes <= 1e9)) refuse_value("parameter_bytes", number_text(bytes), "0 to 1e9");
+}
+
+inline void expect_number(double value, std::string_view what) {
+  if (std::isnan(value)) refuse_value(what, number_text(value), "a number");
+}
+
+}  // namespace detail
+
 HETSCHED_INLINE double program_memory::at(double share) const {
+  detail::expect_natural(share, "share");
   double most = 0;
   for (const auto& s : steps) most = std::max(most, s.at(share));
   return state.at(share) + most;
 }
 
 HETSCHED_INLINE double program_memory::largest_share(double bytes) const {
+  detail::expect_number(bytes, "bytes");
   double most = 1;
   for (const auto& s : steps) {
     const double left = bytes - state.fixed_s - s.fixed_s, slope = state.slope_s + s.slope_s;
@@ -32,6 +47,33 @@ HETSCHED_INLINE double program_memory::largest_share(double bytes) const {
   }
   return most;
 }
+
+HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes,
+                                         const std::vector<double>& scale) {
+  validate(p, program);
+  detail::expect_parameter_bytes(parameter_bytes);
+  if (!scale.empty()) detail::expect_size(scale.size(), as_size(p.segments()), "scale", "one for each segment, or none");
+  detail::expect_naturals(scale, "scale");
+  return detail::unchecked::memory_of(p, program, parameter_bytes, scale);
+}
+
+HETSCHED_INLINE std::vector<double> peak_bytes(const spmd_problem& p, const spmd_program& program,
+                                               const std::vector<double>& shares, double parameter_bytes) {
+  validate(p, program);
+  detail::expect_parameter_bytes(parameter_bytes);
+  detail::expect_shares(shares, p.kinds, as_size(p.segments()), "shares");
+  return detail::unchecked::peak_bytes(p, program, shares, parameter_bytes);
+}
+
+HETSCHED_INLINE double least_bytes(const spmd_problem& p, double parameter_bytes) {
+  validate(p);
+  detail::expect_parameter_bytes(parameter_bytes);
+  return detail::unchecked::least_bytes(p, parameter_bytes);
+}
+
+}  // namespace hetsched
+
+namespace hetsched::detail::unchecked {
 
 HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes,
                                          const std::vector<double>& scale) {
@@ -101,13 +143,13 @@ HETSCHED_INLINE std::vector<double> peak_bytes(const spmd_problem& p, const spmd
   for (std::size_t k = 0; k < p.kinds.size(); ++k) {
     std::vector<double> own;
     for (std::size_t i = k; i < shares.size(); i += p.kinds.size()) own.push_back(shares[i]);
-    bytes.push_back(memory_of(p, program, parameter_bytes, own).at(1));
+    bytes.push_back(unchecked::memory_of(p, program, parameter_bytes, own).at(1));
   }
   return bytes;
 }
 
 HETSCHED_INLINE double least_bytes(const spmd_problem& p, double parameter_bytes) {
-  const auto needed = detail::needed_nodes(p);
+  const auto needed = needed_nodes(p);
   double bytes = 0;
   for (int i = 0; i < p.graph.size(); ++i)
     if (at(needed, i) && is_parameter(p.graph.at(i)))
@@ -115,6 +157,10 @@ HETSCHED_INLINE double least_bytes(const spmd_problem& p, double parameter_bytes
   for (const auto& [parameter, gradient] : p.goal.gradients) bytes += tensor_bytes(p.graph, gradient);
   return bytes;
 }
+
+}  // namespace hetsched::detail::unchecked
+
+namespace hetsched {
 
 namespace detail {
 
@@ -152,35 +198,44 @@ namespace detail {
 [[nodiscard]] inline std::vector<double> shares_by_room(const spmd_problem& p, std::vector<double> room) {
   double all = 0;
   for (std::size_t k = 0; k < room.size(); ++k) all += room[k] * p.kinds[k].count;
-  for (auto& share : room) share /= all;
+  for (auto& share : room) share = all > 0 ? share / all : 1.0 / p.device_count();
   return room;
 }
 
 // A program with the best of the shares that memory leaves; none where it leaves none.
 [[nodiscard]] inline std::optional<spmd_solution> within(const spmd_problem& p, spmd_program program, std::vector<double> shares,
                                                          const std::vector<double>& capacity, double parameter_bytes) {
-  const auto memory = memory_of(p, program, parameter_bytes);
+  const auto memory = unchecked::memory_of(p, program, parameter_bytes);
   std::vector<double> limits;
   for (const double bytes : capacity) limits.push_back(memory.largest_share(bytes));
   shares = shares_within(std::move(shares), limits, p.kinds);
   if (shares.empty()) return std::nullopt;
-  const double seconds = seconds_of(stages_of(p, program), shares);
+  const double seconds = unchecked::seconds_of(unchecked::stages_of(p, program), shares);
   return spmd_solution{std::move(program), std::move(shares), seconds, 0};
 }
 
 }  // namespace detail
 
-HETSCHED_INLINE spmd_fit synthesize_within(const spmd_problem& problem, const std::vector<double>& capacity,
+HETSCHED_INLINE spmd_fit synthesize_within(const spmd_problem& problem, const std::vector<double>& all_capacity,
                                            double parameter_bytes, const synthesis_options& options) {
+  validate(problem);
+  detail::expect_options(options);
+  detail::expect_parameter_bytes(parameter_bytes);
+  detail::expect_size(all_capacity.size(), problem.kinds.size(), "capacity", "one for each kind of device");
+  std::vector<double> capacity;
+  for (const double bytes : all_capacity) {
+    if (!(bytes >= 0)) detail::expect_natural(bytes, "capacity");
+    capacity.push_back(std::min(bytes, 1e30));  // infinite ones have no proportion
+  }
   spmd_fit fit;
-  auto fastest = synthesize(problem, options);
+  auto fastest = detail::unchecked::synthesize(problem, options);
   if (!fastest) return fit;
   fit.bound = fastest->bound;
   double room = 0;
   for (std::size_t k = 0; k < capacity.size(); ++k) room += capacity[k] * problem.kinds[k].count;
-  fit.none_fits = least_bytes(problem, parameter_bytes) > room;
+  fit.none_fits = detail::unchecked::least_bytes(problem, parameter_bytes) > room;
   if (problem.segments() > 1) {
-    fit.bytes = peak_bytes(problem, fastest->program, fastest->shares, parameter_bytes);
+    fit.bytes = detail::unchecked::peak_bytes(problem, fastest->program, fastest->shares, parameter_bytes);
     bool fits = true;
     for (std::size_t k = 0; k < capacity.size(); ++k) fits = fits && fit.bytes[k] <= capacity[k];
     if (fits) fit.solution = std::move(fastest);
@@ -190,7 +245,7 @@ HETSCHED_INLINE spmd_fit synthesize_within(const spmd_problem& problem, const st
   // Takes a program if it fits and is better; returns whether it fits.
   const auto take = [&](const spmd_program& program, const std::vector<double>& shares) {
     auto found = detail::within(problem, program, shares, capacity, parameter_bytes);
-    const auto memory = memory_of(problem, program, parameter_bytes);
+    const auto memory = detail::unchecked::memory_of(problem, program, parameter_bytes);
     if (found) {
       if (fit.solution && fit.solution->seconds <= found->seconds) return true;
       fit.bytes.clear();
@@ -232,7 +287,7 @@ HETSCHED_INLINE spmd_fit synthesize_within(const spmd_problem& problem, const st
       const auto solved = space.solve(prices);
       if (!std::isfinite(solved.value)) continue;
       auto program = space.program(solved.values, prices);
-      const auto best = best_shares(stages_of(problem, program), problem.kinds, shares);
+      const auto best = detail::unchecked::best_shares(detail::unchecked::stages_of(problem, program), problem.kinds, shares);
       fits = take(program, best.shares) || fits;
       fits = take(program, shares) || fits;
     }

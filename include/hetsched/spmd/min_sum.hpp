@@ -32,7 +32,8 @@ struct min_sum_solution {
 /// Source: Dechter, Bucket elimination (1999); Dechter and Rish, Mini-buckets (2003).
 class min_sum {
  public:
-  /// Requires: domains of at least 1; factors of variables that exist.
+  /// Throws: input_error unless domains are at least 1, and factors are of variables that exist, each once, and of a table, whose
+  /// entries are at most 1e12.
   /// Complexity: O(factors * log variables * scopes^2).
   min_sum(std::vector<int> domains, const std::vector<min_sum_factor>& factors, std::size_t largest = std::size_t{1} << 20);
 
@@ -41,8 +42,8 @@ class min_sum {
   /// Sums of table entries that solve() looks at.
   [[nodiscard]] double work() const { return work_; }
 
-  /// Requires: the tables that the factors name, infinity for what is not allowed.
-  /// Complexity: O(work()).
+  /// `tables`: infinity for what is not allowed. Throws: input_error unless there is each table that factors name, with as many
+  /// entries as they want, none of which is no number or minus infinity. Complexity: O(work()).
   [[nodiscard]] min_sum_solution solve(const std::vector<std::vector<double>>& tables) const;
 
  private:

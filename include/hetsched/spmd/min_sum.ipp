@@ -11,8 +11,10 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/spmd/min_sum.hpp>
 
 namespace hetsched {
@@ -46,10 +48,22 @@ void walk_table(const std::vector<std::size_t>& sizes, Visit visit, Move move) {
 
 HETSCHED_INLINE min_sum::min_sum(std::vector<int> domains, const std::vector<min_sum_factor>& factors, std::size_t largest)
     : domains_(std::move(domains)) {
+  constexpr double most_entries = 1e12;
   const auto given = factors.size();
+  for (const int size : domains_) detail::expect_count(size, "a domain");
   for (const auto& f : factors) {
+    detail::expect_count(f.table, "the table of a factor", 0);
+    double entries = 1;
+    for (const int v : f.variables) {
+      detail::expect_count(v, "a variable of a factor", 0, static_cast<std::int64_t>(domains_.size()) - 1);
+      entries *= at(domains_, v);
+    }
+    if (entries > most_entries)
+      detail::refuse_value("the table of a factor", detail::number_text(entries), "at most 1e12 entries");
     factors_.push_back({f.variables, -1});
-    std::sort(factors_.back().scope.begin(), factors_.back().scope.end());
+    auto& scope = factors_.back().scope;
+    std::sort(scope.begin(), scope.end());
+    if (std::adjacent_find(scope.begin(), scope.end()) != scope.end()) throw input_error("a factor has a variable twice");
   }
   const auto sums = order(largest);
   std::vector<int> position(domains_.size());
@@ -191,13 +205,20 @@ HETSCHED_INLINE min_sum::step min_sum::summed(const bucket& of, const std::vecto
 }
 
 HETSCHED_INLINE std::vector<double> min_sum::ordered(const step& s, const std::vector<std::vector<double>>& tables) {
+  detail::expect_count(s.given, "the table of a factor", 0, static_cast<std::int64_t>(tables.size()) - 1);
   const auto& table = at(tables, s.given);
-  HETSCHED_EXPECTS(table.size() == detail::table_entries(s.rest));
+  detail::expect_size(table.size(), detail::table_entries(s.rest), "a table", "one for each choice of its variables");
   std::vector<double> result;
   result.reserve(table.size());
   std::size_t at = 0;
   detail::walk_table(
-      s.rest, [&] { result.push_back(table[at]); },
+      s.rest,
+      [&] {
+        const double entry = table[at];
+        if (!(entry > -infinity))
+          detail::refuse_value("an entry of a table", detail::number_text(entry), "a number, or infinity");
+        result.push_back(entry);
+      },
       [&](std::size_t d, bool back) { at += back ? -s.strides[d] * s.rest[d] : s.strides[d]; });
   return result;
 }

@@ -4,9 +4,12 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_graph.hpp>
@@ -19,7 +22,11 @@ class tensor_form {
  public:
   [[nodiscard]] static constexpr tensor_form whole() { return tensor_form(-1); }
   [[nodiscard]] static constexpr tensor_form partial() { return tensor_form(-2); }
-  [[nodiscard]] static constexpr tensor_form cut(int dimension) { return tensor_form(dimension); }
+  /// Throws: input_error for a dimension below 0.
+  [[nodiscard]] static constexpr tensor_form cut(int dimension) {
+    if (dimension < 0) throw input_error("a tensor is cut along a dimension below 0");
+    return tensor_form(dimension);
+  }
 
   [[nodiscard]] constexpr bool is_whole() const { return code_ == -1; }
   [[nodiscard]] constexpr bool is_partial() const { return code_ == -2; }
@@ -82,6 +89,13 @@ struct spmd_problem {
   }
 };
 
+/// Checks that a problem makes sense.
+/// Throws: input_error, naming the culprit, unless the graph does; the goal names nodes that there are, parameters that what it
+/// asks for depends on, and gradients of their shapes; there are kinds, of at least one and together at most 2^20 devices; and
+/// there are as many costs as nodes and kinds want, which are finite, not negative, and together finite. Complexity: O(nodes *
+/// kinds + edges).
+void validate(const spmd_problem& problem);
+
 /// One way to compute an operator: the forms that its inputs must have, and the form that its result then has. A Hoare triple of
 /// HAP, sec. 4.2.
 struct spmd_rule {
@@ -95,13 +109,32 @@ struct spmd_rule {
 /// Into how many parts a dimension of a tensor can be cut such that all that is computed with it can be cut alike: per node and
 /// dimension; 1 where no operator can cut it. Dimensions that a loop joins are cut alike, so they share the divisor of their
 /// sizes.
-/// Complexity: O(dimensions), nearly.
+/// Throws: as validate of the graph. Complexity: O(dimensions), nearly.
 [[nodiscard]] std::vector<std::vector<std::int64_t>> cut_parts(const tensor_graph& graph);
 
 /// The ways to compute an operator that is not a leaf: all of it everywhere; a loop cut; linear in parts of sums. A border may
-/// also change the dimension that is cut.
+/// also change the dimension that is cut. Throws: input_error for a node that no graph has, whatever its inputs.
 /// Complexity: O((loops + linear sets) * dimensions), of a border O(dimensions^2).
 [[nodiscard]] std::vector<spmd_rule> rules_of(const tensor_node& n);
+
+namespace detail {
+
+// The nodes that the goal needs.
+[[nodiscard]] std::vector<char> needed_nodes(const spmd_problem& p);
+
+// Shares of at least 0 per segment and kind; times counts they add up to 1 in each.
+void expect_shares(std::span<const double> shares, const std::vector<device_kind>& kinds, std::size_t segments,
+                   std::string_view what);
+void expect_kinds(const std::vector<device_kind>& kinds);
+void expect_cost(const share_cost& cost, std::string_view what, std::size_t index);
+
+// The same for what is valid.
+namespace unchecked {
+[[nodiscard]] std::vector<std::vector<std::int64_t>> cut_parts(const tensor_graph& graph);
+[[nodiscard]] std::vector<spmd_rule> rules_of(const tensor_node& n);
+}  // namespace unchecked
+
+}  // namespace detail
 
 }  // namespace hetsched
 

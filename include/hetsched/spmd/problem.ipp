@@ -2,21 +2,121 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/problem.hpp>
 
+namespace hetsched::detail {
+
+HETSCHED_INLINE std::vector<char> needed_nodes(const spmd_problem& p) {
+  std::vector<char> needed(p.graph.nodes.size());
+  if (p.goal.loss >= 0) at(needed, p.goal.loss) = 1;
+  for (const int node : p.goal.whole) at(needed, node) = 1;
+  for (const auto& [parameter, gradient] : p.goal.gradients) at(needed, gradient) = 1;
+  for (std::size_t i = needed.size(); i-- > 0;)
+    if (needed[i])
+      for (const int j : p.graph.nodes[i].inputs) at(needed, j) = 1;
+  return needed;
+}
+
+HETSCHED_INLINE void expect_cost(const share_cost& cost, std::string_view what, std::size_t index) {
+  if (cost.fixed_s >= 0 && cost.slope_s >= 0 && std::isfinite(cost.fixed_s + cost.slope_s)) return;
+  const auto place = std::string(what) + "[" + std::to_string(index) + "]";
+  expect_natural(cost.fixed_s, place + ".fixed_s");
+  expect_natural(cost.slope_s, place + ".slope_s");
+  throw input_error(place + ": fixed_s and slope_s together are not finite");
+}
+
+HETSCHED_INLINE void expect_kinds(const std::vector<device_kind>& kinds) {
+  constexpr std::int64_t most = std::int64_t{1} << 20;
+  if (kinds.empty()) throw input_error("kinds is empty, expected at least one kind of device");
+  std::int64_t all = 0;
+  for (std::size_t k = 0; k < kinds.size(); ++k) {
+    expect_count(kinds[k].count, "kinds[" + std::to_string(k) + "].count", 1, most);
+    all += kinds[k].count;
+  }
+  expect_count(all, "the number of devices", 1, most);
+}
+
+HETSCHED_INLINE void expect_shares(std::span<const double> shares, const std::vector<device_kind>& kinds, std::size_t segments,
+                                   std::string_view what) {
+  expect_size(shares.size(), segments * kinds.size(), what, "one for each segment and kind of device");
+  expect_naturals(shares, what);
+  for (std::size_t first = 0; first < shares.size(); first += kinds.size()) {
+    double all = 0;
+    for (std::size_t k = 0; k < kinds.size(); ++k) all += shares[first + k] * kinds[k].count;
+    if (!(std::abs(all - 1) <= 1e-6))
+      throw input_error(std::string(what) + " times the counts of devices add up to " + number_text(all) + ", expected 1");
+  }
+}
+
+}  // namespace hetsched::detail
+
 namespace hetsched {
+
+HETSCHED_INLINE void validate(const spmd_problem& p) {
+  using namespace detail;
+  validate(p.graph);
+  expect_kinds(p.kinds);
+  const auto nodes = p.graph.nodes.size();
+  const auto expect = [&](int node, const char* what) { expect_count(node, what, 0, p.graph.size() - 1); };
+  expect_count(p.goal.loss, "goal.loss", -1, p.graph.size() - 1);
+  for (const int node : p.goal.whole) expect(node, "a node of goal.whole");
+  for (const auto& [parameter, gradient] : p.goal.gradients) {
+    expect(parameter, "a parameter of goal.gradients");
+    expect(gradient, "a gradient of goal.gradients");
+    if (!is_parameter(p.graph.at(parameter)) || p.graph.at(parameter).shape != p.graph.at(gradient).shape)
+      throw input_error("goal.gradients: " + p.graph.at(gradient).name + " is no gradient of a parameter of its shape, " +
+                        p.graph.at(parameter).name);
+  }
+  const auto needed = needed_nodes(p);
+  for (const auto& [parameter, gradient] : p.goal.gradients)
+    if (!at(needed, parameter))
+      throw input_error("goal.gradients: nothing that the goal asks for depends on " + p.graph.at(parameter).name);
+  expect_size(p.compute.size(), nodes * p.kinds.size(), "compute", "one for each node and kind of device");
+  expect_size(p.collect.size(), nodes, "collect", "one for each node");
+  if (!p.holding_s.empty()) expect_size(p.holding_s.size(), nodes, "holding_s", "one for each node, or none");
+  expect_naturals(p.holding_s, "holding_s");
+  double all = 0;
+  for (std::size_t i = 0; i < p.compute.size(); ++i) {
+    expect_cost(p.compute[i], "compute", i);
+    all += p.compute[i].whole();
+  }
+  for (std::size_t i = 0; i < nodes; ++i)
+    for (const auto& cost : {p.collect[i].all_reduce, p.collect[i].reduce_scatter, p.collect[i].padded_gather,
+                             p.collect[i].broadcast_gather, p.collect[i].all_to_all}) {
+      expect_cost(cost, "collect", i);
+      all += cost.whole();
+    }
+  for (const double s : p.holding_s) all += s;
+  expect_natural(all * p.device_count(), "the sum of all costs, for every device");
+}
 
 HETSCHED_INLINE int spmd_problem::device_count() const {
   return std::accumulate(kinds.begin(), kinds.end(), 0, [](int sum, const device_kind& k) { return sum + k.count; });
 }
 
 HETSCHED_INLINE int spmd_problem::segments() const { return segment_count(graph); }
+
+HETSCHED_INLINE std::vector<std::vector<std::int64_t>> cut_parts(const tensor_graph& graph) {
+  validate(graph);
+  return detail::unchecked::cut_parts(graph);
+}
+
+HETSCHED_INLINE std::vector<spmd_rule> rules_of(const tensor_node& n) {
+  detail::expect_node(n);
+  return detail::unchecked::rules_of(n);
+}
+
+}  // namespace hetsched
+
+namespace hetsched::detail::unchecked {
 
 HETSCHED_INLINE std::vector<std::vector<std::int64_t>> cut_parts(const tensor_graph& graph) {
   std::vector<std::size_t> first;  // of a node's dimensions
@@ -88,4 +188,4 @@ HETSCHED_INLINE std::vector<spmd_rule> rules_of(const tensor_node& n) {
   return rules;
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::detail::unchecked

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
+#include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/problem.hpp>
 
 namespace hetsched {
@@ -59,23 +61,47 @@ struct spmd_stage {
   return costs.all_to_all;
 }
 
+/// Checks that devices can run a program of a valid problem, in whatever part of the problem it computes.
+/// Throws: input_error, with the number of the instruction, unless nodes are of the graph and computed by one of their rules from
+/// forms that are there, leaves are read whole or cut, and collectives change a form that is there into one that they can.
+/// Complexity: O(instructions * rules).
+void validate(const spmd_problem& problem, const spmd_program& program);
+
 /// Whether a step exchanges a tensor between two segments. Where all data is parallel their shares are equal, and it does not.
+/// Throws: input_error for a node that the graph lacks.
 [[nodiscard]] bool is_exchange(const spmd_problem& problem, const spmd_instruction& step);
 
 /// The stages of a program.
 /// Source: Zhang et al., HAP (EuroSys 2024), sec. 3.2 and, for segments, 5.2.
-/// Complexity: O(instructions * kinds).
+/// Throws: as validate, of both. Complexity: O(instructions * kinds).
 [[nodiscard]] std::vector<spmd_stage> stages_of(const spmd_problem& problem, const spmd_program& program);
 
 /// Seconds of stages when a device of each kind has that share of every cut tensor of a segment: in each the collective, then the
 /// slowest device. `shares`: per segment, in each per kind.
+/// Throws: input_error unless all stages have a cost for each share, and costs and shares are finite and not negative.
 /// Complexity: O(stages * shares).
 [[nodiscard]] double seconds_of(const std::vector<spmd_stage>& stages, const std::vector<double>& shares, int segments = 1);
 
 [[nodiscard]] std::string text_of(tensor_form form);
 
 /// One line for an instruction, as in `h = matmul(x: cut 0, w: whole): cut 0`.
+/// Throws: input_error for a node that the graph lacks, or a rule of another one.
 [[nodiscard]] std::string text_of(const tensor_graph& graph, const spmd_instruction& step);
+
+namespace detail {
+void expect_stage(const spmd_stage& stage, std::size_t shares, int segments);
+}
+
+namespace detail::unchecked {
+
+// The same for what is valid.
+[[nodiscard]] inline bool is_exchange(const spmd_problem& problem, const spmd_instruction& step) {
+  return !step.collective && step.rule.shared && is_border(problem.graph.at(step.node)) && !problem.data_parallel_only;
+}
+[[nodiscard]] std::vector<spmd_stage> stages_of(const spmd_problem& problem, const spmd_program& program);
+[[nodiscard]] double seconds_of(const std::vector<spmd_stage>& stages, const std::vector<double>& shares, int segments = 1);
+
+}  // namespace detail::unchecked
 
 }  // namespace hetsched
 

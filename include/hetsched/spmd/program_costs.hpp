@@ -29,7 +29,7 @@ struct program_graph {
 };
 
 struct program_cost_options {
-  int slices = 64;                ///< into how many parts planners may cut what a stage shares out
+  int slices = 64;                ///< into how many parts planners may cut what a stage shares out, 1 to 10^6
   synthesis_options search = {};  ///< of each program
 };
 
@@ -81,12 +81,13 @@ class program_costs {
   [[nodiscard]] int slices() const { return options_.slices; }
   /// Of the cheapest program at these slices. Infinite seconds where no link joins the devices, for parts of one subcluster, and
   /// for recomputation of a part of a stage, which programs do not know.
-  /// Throws: input_error for a graph in segments; as graph_of and add_stage_backward.
-  /// Complexity: a synthesis for layers on devices that are asked for the first time, then O(instructions * parts).
+  /// Throws: input_error for layers that base lacks, no parts or parts without slices, a graph in segments, or one without the
+  /// input and output that it names; as graph_of, add_stage_backward and make_spmd_problem. Complexity: a synthesis for layers on
+  /// devices that are asked for the first time, then O(instructions * parts).
   [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const;
 
   /// The program of a stage with these parts, as parts_of tells them, for an spmd_layer on its ranks: what sliced_stage prices.
-  /// Throws: input_error where there is none: no link joins the devices, or two parts are of one subcluster.
+  /// Throws: as sliced_stage; input_error where there is none: no link joins the devices, or two parts are of one subcluster.
   [[nodiscard]] spmd_stage_program program(layer_range layers, std::span<const stage_part> parts) const;
 
  private:
@@ -102,6 +103,7 @@ class program_costs {
     kept_.push_back(own);
     return Reference(*own);
   }
+  void expect_stage(layer_range layers, std::span<const stage_part> parts) const;
   [[nodiscard]] const found_program& find(layer_range layers, std::span<const stage_part> parts) const;
   [[nodiscard]] found_program made(layer_range layers, std::size_t parts, const std::vector<device_id>& devices) const;
 

@@ -8,6 +8,7 @@
 
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/units.hpp>
@@ -45,7 +46,7 @@ namespace detail {
 // Gradients are held once; of all else what the program holds at its peak, for every microbatch in flight.
 [[nodiscard]] inline stage_cost memory_at(const spmd_problem& p, const spmd_program& program, double share) {
   const double number = element_bytes(p.graph.format), state = state_bytes_of(p.graph.format, true);
-  const auto memory = memory_of(p, program, state);
+  const auto memory = unchecked::memory_of(p, program, state);
   std::vector<double> from(program.size(), 0);  // bytes of gradients that are held from a step on
   double gradients = 0;
   for (const auto& [parameter, gradient] : p.goal.gradients)
@@ -87,9 +88,13 @@ struct program_costs::found_programs {
 };
 
 HETSCHED_INLINE program_costs::program_costs(const cluster& hardware, any_cost_model base, program_cost_options options)
-    : hardware_(&hardware), base_(std::move(base)), options_(std::move(options)), found_(std::make_shared<found_programs>()) {}
+    : hardware_(&hardware), base_(std::move(base)), options_(std::move(options)), found_(std::make_shared<found_programs>()) {
+  detail::expect_count(options_.slices, "slices", 1, 1'000'000);
+  detail::expect_options(options_.search);
+}
 
 HETSCHED_INLINE parts_cost program_costs::sliced_stage(layer_range layers, std::span<const stage_part> parts) const {
+  expect_stage(layers, parts);
   parts_cost all;
   for (const auto& p : parts) all.overheads.push_back(base_.overheads(p.where));
   all.parts.resize(parts.size());
@@ -100,10 +105,10 @@ HETSCHED_INLINE parts_cost program_costs::sliced_stage(layer_range layers, std::
     return all;
   }
   const auto shares = detail::shares_of(*one.problem, parts);
-  const double forward_s = seconds_of(stages_of(*one.problem, one.forward), shares),
-               both_s = seconds_of(stages_of(*one.problem, one.program), shares),
-               whole_rows_s = round_shares(*one.problem, one.program, shares).seconds;
-  all.slowest.forward_s = whole_rows_s * forward_s / both_s;
+  const double forward_s = detail::unchecked::seconds_of(detail::unchecked::stages_of(*one.problem, one.forward), shares),
+               both_s = detail::unchecked::seconds_of(detail::unchecked::stages_of(*one.problem, one.program), shares),
+               whole_rows_s = detail::unchecked::round_shares(*one.problem, one.program, shares).seconds;
+  all.slowest.forward_s = both_s > 0 ? whole_rows_s * forward_s / both_s : 0;
   all.slowest.backward_s = whole_rows_s - all.slowest.forward_s;
   if (mode == recomputation::full) all.slowest.backward_s += all.slowest.forward_s;
   for (std::size_t k = 0; k < parts.size(); ++k) {
@@ -121,9 +126,18 @@ HETSCHED_INLINE parts_cost program_costs::sliced_stage(layer_range layers, std::
 }
 
 HETSCHED_INLINE spmd_stage_program program_costs::program(layer_range layers, std::span<const stage_part> parts) const {
+  expect_stage(layers, parts);
   const auto& one = find(layers, parts);
   if (!one.problem) throw input_error("no program: no link joins two of the stage's devices, or two parts are of one subcluster");
   return {.problem = one.problem, .stage = one.stage, .program = one.program, .shares = detail::shares_of(*one.problem, parts)};
+}
+
+HETSCHED_INLINE void program_costs::expect_stage(layer_range layers, std::span<const stage_part> parts) const {
+  if (!(layers.first >= 0 && layers.first < layers.last && layers.last <= base_.layer_count()))
+    throw input_error("a stage of layers " + std::to_string(layers.first) + " up to " + std::to_string(layers.last) + " of " +
+                      std::to_string(base_.layer_count()));
+  if (parts.empty()) throw input_error("a stage needs at least one part");
+  for (const auto& p : parts) detail::expect_count(p.slices, "slices of a part of a stage", 1);
 }
 
 HETSCHED_INLINE const program_costs::found_program& program_costs::find(layer_range layers,
@@ -142,13 +156,18 @@ HETSCHED_INLINE const program_costs::found_program& program_costs::find(layer_ra
 HETSCHED_INLINE program_costs::found_program program_costs::made(layer_range layers, std::size_t parts,
                                                                  const std::vector<device_id>& devices) const {
   auto [graph, input, output, first] = graph_of_(layers);
+  validate(graph);
+  detail::expect_count(input, "input of a stage's graph", 0, graph.size() - 1);
+  detail::expect_count(output, "output of a stage's graph", 0, graph.size() - 1);
+  if (!is_placeholder(graph.at(input)))
+    throw input_error("the input of a stage's graph, " + graph.at(input).name + ", is no placeholder");
   if (segment_count(graph) > 1) throw input_error("the graph of a stage that a program shares out has segments");
   found_program one{.stage = add_stage_backward(graph, input, output, first)};
   auto named = *hardware_;  // by subcluster, as parts are
   for (auto& s : named.subclusters) s.device.name += " of " + s.name;
   auto problem = make_spmd_problem(named, devices, std::move(graph), one.stage.goal, timer_);
   if (!problem || problem->kinds.size() != parts) return {};
-  auto solution = synthesize(*problem, options_.search);
+  auto solution = detail::unchecked::synthesize(*problem, options_.search);
   if (!solution) return {};
   one.program = std::move(solution->program);
   std::vector<char> later(problem->graph.nodes.size(), 0);  // what needs the output's gradient

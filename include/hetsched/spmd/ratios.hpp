@@ -19,16 +19,16 @@ struct optimal_shares {
 
 /// The shares per segment and kind of device for which stages take least: a linear program, solved by cuts. Devices of a kind
 /// have equal shares, which loses nothing, as the time is convex in them.
-/// Requires: at least one kind, counts of at least 1; costs that are finite and not negative; `start` has the shares of each
-/// segment, as many as the stages have.
-/// Complexity: O(cuts * (stages * kinds + pivots * kinds * cuts)), with about 10 cuts for each kind.
-/// Source: Zhang et al., HAP (EuroSys 2024), sec. 5.1; Kelley, The cutting-plane method (1960).
+/// Throws: input_error unless there are kinds, of at least one device; costs are finite and not negative, one for each of the
+/// shares; and `start` has shares of each segment that times counts add up to 1. Complexity: O(cuts * (stages * kinds + pivots *
+/// kinds * cuts)), with about 10 cuts for each kind. Source: Zhang et al., HAP (EuroSys 2024), sec. 5.1; Kelley, The
+/// cutting-plane method (1960).
 [[nodiscard]] optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
                                          std::vector<double> start);
 
 /// Parts of a dimension by shares: whole ones that add up to `parts`, by largest remainder.
-/// Requires: shares of at least 0, times their counts adding up to 1.
 /// Returns: parts per device, kind by kind.
+/// Throws: input_error unless there are 0 to 2^53 parts, and a share of at least 0 for each kind; times counts they add up to 1.
 /// Complexity: O(devices log devices).
 [[nodiscard]] std::vector<std::int64_t> whole_parts(std::int64_t parts, const std::vector<device_kind>& kinds,
                                                     const std::vector<double>& shares);
@@ -42,10 +42,22 @@ struct whole_shares {
 
 /// Rounds the shares of a program: by largest remainder, then a part from a device of one kind to one of another as long as that
 /// saves time.
-/// Requires: shares as whole_parts() wants them.
+/// Throws: as validate, of problem and program; input_error for shares that whole_parts() would refuse in a segment.
 /// Complexity: O(instructions) + O(stages * dimensions * devices) for each of the kinds^2 moves of a round.
 [[nodiscard]] whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
                                         const std::vector<double>& shares);
+
+namespace detail::unchecked {
+
+// The same for what is valid.
+[[nodiscard]] optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
+                                         std::vector<double> start);
+[[nodiscard]] std::vector<std::int64_t> whole_parts(std::int64_t parts, const std::vector<device_kind>& kinds,
+                                                    const std::vector<double>& shares);
+[[nodiscard]] whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
+                                        const std::vector<double>& shares);
+
+}  // namespace detail::unchecked
 
 }  // namespace hetsched
 

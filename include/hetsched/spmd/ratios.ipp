@@ -7,7 +7,7 @@
 #include <optional>
 
 #include <hetsched/core/compiled.hpp>
-#include <hetsched/core/contract.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/share_master.hpp>
@@ -17,11 +17,38 @@ namespace hetsched {
 
 HETSCHED_INLINE optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
                                            std::vector<double> start) {
-  HETSCHED_EXPECTS(!kinds.empty() && !start.empty() && start.size() % kinds.size() == 0);
+  detail::expect_kinds(kinds);
+  const auto segments = std::max<std::size_t>(1, start.size() / kinds.size());
+  detail::expect_shares(start, kinds, segments, "start");
+  for (const auto& s : stages) detail::expect_stage(s, start.size(), static_cast<int>(segments));
+  return detail::unchecked::best_shares(stages, kinds, std::move(start));
+}
+
+HETSCHED_INLINE std::vector<std::int64_t> whole_parts(std::int64_t parts, const std::vector<device_kind>& kinds,
+                                                      const std::vector<double>& shares) {
+  detail::expect_kinds(kinds);
+  detail::expect_count(parts, "parts", 0, std::int64_t{1} << 53);
+  detail::expect_shares(shares, kinds, 1, "shares");
+  return detail::unchecked::whole_parts(parts, kinds, shares);
+}
+
+HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
+                                          const std::vector<double>& shares) {
+  validate(problem, program);
+  detail::expect_shares(shares, problem.kinds, as_size(problem.segments()), "shares");
+  return detail::unchecked::round_shares(problem, program, shares);
+}
+
+}  // namespace hetsched
+
+namespace hetsched::detail::unchecked {
+
+HETSCHED_INLINE optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
+                                           std::vector<double> start) {
   const auto segments = start.size() / kinds.size();
   const detail::share_master master(kinds, segments);
   const auto seconds_with = [&](const std::vector<double>& shares) {
-    return seconds_of(stages, shares, static_cast<int>(segments));
+    return unchecked::seconds_of(stages, shares, static_cast<int>(segments));
   };
   optimal_shares best{.shares = start, .seconds = seconds_with(start), .bound = 0};
   std::vector<detail::share_cut> cuts{detail::cut_at(stages, start, kinds.size())};
@@ -58,13 +85,16 @@ HETSCHED_INLINE std::vector<std::int64_t> whole_parts(std::int64_t parts, const 
       rest.emplace_back(static_cast<double>(whole.back()) - exact, whole.size() - 1);
     }
   std::stable_sort(rest.begin(), rest.end());
-  for (std::size_t i = 0; given < parts; i = (i + 1) % rest.size(), ++given) ++whole[rest[i].second];
+  for (std::size_t i = 0; i < rest.size(); ++i) {  // once around, and as often as all of them get one more
+    const auto devices = static_cast<std::int64_t>(rest.size()), left = parts - given;
+    whole[rest[i].second] += left / devices + (static_cast<std::int64_t>(i) < left % devices ? 1 : 0);
+  }
   return whole;
 }
 
 HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
                                           const std::vector<double>& shares) {
-  const auto parts = cut_parts(problem.graph);
+  const auto parts = unchecked::cut_parts(problem.graph);
   using key = std::pair<int, std::int64_t>;
   const auto kinds = problem.kinds.size();
   // Seconds of stages: what is fixed, and what is shared by the parts of one segment and number.
@@ -81,12 +111,13 @@ HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spm
     const key of{problem.graph.at(node).segment, at(at(parts, node), f.dimension())};
     const auto first = shares.begin() + static_cast<std::ptrdiff_t>(problem.first_share(node));
     if (whole.parts.count(of) == 0)
-      whole.parts.emplace(of, whole_parts(of.second, problem.kinds, {first, first + static_cast<std::ptrdiff_t>(kinds)}));
+      whole.parts.emplace(of,
+                          unchecked::whole_parts(of.second, problem.kinds, {first, first + static_cast<std::ptrdiff_t>(kinds)}));
     return of;
   };
   for (const auto& step : program) {
     const auto& n = problem.graph.at(step.node);
-    if (step.collective || is_exchange(problem, step)) {
+    if (step.collective || unchecked::is_exchange(problem, step)) {
       stages.push_back(empty);
       auto& now = stages.back();
       const auto how = step.collective ? step.how : spmd_collective::all_to_all;
@@ -159,4 +190,4 @@ HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spm
   return whole;
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::detail::unchecked

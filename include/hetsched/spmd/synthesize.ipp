@@ -7,7 +7,9 @@
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
 #include <hetsched/spmd/detail/program_space.hpp>
@@ -19,7 +21,21 @@
 
 namespace hetsched {
 
+HETSCHED_INLINE void detail::expect_options(const synthesis_options& options) {
+  expect_count(options.rounds, "rounds", 1, 1'000'000);
+  if (!(options.work >= 0)) expect_natural(options.work, "work");
+  if (!(options.gap >= -1 && options.gap < infinity))
+    refuse_value("gap", number_text(options.gap), "a finite number of at least -1");
+}
+
 HETSCHED_INLINE std::optional<spmd_solution> even_data_parallel(spmd_problem problem, const synthesis_options& options) {
+  validate(problem);
+  detail::expect_options(options);
+  return detail::unchecked::even_data_parallel(std::move(problem), options);
+}
+
+HETSCHED_INLINE std::optional<spmd_solution> detail::unchecked::even_data_parallel(spmd_problem problem,
+                                                                                   const synthesis_options& options) {
   problem.data_parallel_only = true;
   const detail::program_space space(problem, detail::form_pairs::none, options.largest_table);
   const auto even = detail::even_shares(problem);
@@ -27,7 +43,7 @@ HETSCHED_INLINE std::optional<spmd_solution> even_data_parallel(spmd_problem pro
   const auto solved = space.solve(prices);
   if (!std::isfinite(solved.value)) return std::nullopt;
   auto program = space.program(solved.values, prices);
-  const double seconds = seconds_of(stages_of(problem, program), even, problem.segments());
+  const double seconds = unchecked::seconds_of(unchecked::stages_of(problem, program), even, problem.segments());
   return spmd_solution{std::move(program), even, seconds, 0};
 }
 
@@ -54,8 +70,8 @@ class spmd_search {
       all.low[i] = 0;
       all.high.push_back(1.0 / problem_.kinds[i % problem_.kinds.size()].count);
     }
-    if (auto simple = even_data_parallel(problem_, options_)) {
-      auto balanced = best_shares(stages_of(problem_, simple->program), problem_.kinds, simple->shares);
+    if (auto simple = unchecked::even_data_parallel(problem_, options_)) {
+      auto balanced = unchecked::best_shares(unchecked::stages_of(problem_, simple->program), problem_.kinds, simple->shares);
       best_ = spmd_solution{std::move(simple->program), std::move(balanced.shares), balanced.seconds, 0};
     }
     alternate(shares_by_speed(problem_));
@@ -95,7 +111,7 @@ class spmd_search {
 
   // The best shares of a program, which may be better than the best.
   std::vector<double> take(const spmd_program& program, const std::vector<double>& start) {
-    auto balanced = best_shares(stages_of(problem_, program), problem_.kinds, start);
+    auto balanced = unchecked::best_shares(unchecked::stages_of(problem_, program), problem_.kinds, start);
     if (!best_ || balanced.seconds < best_->seconds) best_ = spmd_solution{program, balanced.shares, balanced.seconds, 0};
     return std::move(balanced.shares);
   }
@@ -110,7 +126,7 @@ class spmd_search {
         const auto solved = solve(programs(), prices);
         if (!std::isfinite(solved.value)) continue;
         const auto program = programs().program(solved.values, prices);
-        const double seconds = seconds_of(stages_of(problem_, program), here.low, problem_.segments());
+        const double seconds = unchecked::seconds_of(unchecked::stages_of(problem_, program), here.low, problem_.segments());
         shares = take(program, shares);
         // Nothing is faster at these shares: other weights find nothing.
         if (seconds <= solved.bound * (1 + 0.1 * options_.gap)) break;
@@ -236,7 +252,14 @@ class spmd_search {
 }  // namespace detail
 
 HETSCHED_INLINE std::optional<spmd_solution> synthesize(const spmd_problem& problem, const synthesis_options& options) {
-  return detail::spmd_search(problem, options).run();
+  validate(problem);
+  detail::expect_options(options);
+  return detail::unchecked::synthesize(problem, options);
+}
+
+HETSCHED_INLINE std::optional<spmd_solution> detail::unchecked::synthesize(const spmd_problem& problem,
+                                                                           const synthesis_options& options) {
+  return spmd_search(problem, options).run();
 }
 
 }  // namespace hetsched

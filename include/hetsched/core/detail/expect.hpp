@@ -12,6 +12,9 @@ namespace hetsched::detail {
 
 // What public functions ask of their arguments. Each throws input_error with the place, the value and what was expected.
 
+/// Says what was found and expected. Throws: input_error.
+[[noreturn]] void refuse_value(std::string_view what, const std::string& found, const std::string& expected);
+
 /// A number in a message: six significant digits.
 [[nodiscard]] std::string number_text(double value);
 

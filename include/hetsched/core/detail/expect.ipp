@@ -16,7 +16,7 @@ HETSCHED_INLINE std::string number_text(double value) {
   return text;
 }
 
-[[noreturn]] HETSCHED_INLINE void refuse_value(std::string_view what, const std::string& found, const std::string& expected) {
+HETSCHED_INLINE void refuse_value(std::string_view what, const std::string& found, const std::string& expected) {
   throw input_error(std::string(what) + " is " + found + ", expected " + expected);
 }
 

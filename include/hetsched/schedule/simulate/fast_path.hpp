@@ -19,6 +19,16 @@ namespace hetsched {
   return stage_ends(p, warmups, microbatches).front();
 }
 
+namespace detail::unchecked {
+
+// The same for a pipeline and warm-ups that are valid, for searches that play many of one pipeline.
+[[nodiscard]] std::vector<double> stage_ends(const pipeline& p, const std::vector<int>& warmups, int microbatches);
+[[nodiscard]] inline double makespan(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
+  return unchecked::stage_ends(p, warmups, microbatches).front();
+}
+
+}  // namespace detail::unchecked
+
 }  // namespace hetsched
 
 #ifndef HETSCHED_COMPILED

@@ -15,9 +15,16 @@ namespace hetsched {
 HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
   validate(p);
   validate_warmups(warmups, microbatches);
-  const auto count = warmups.size();
-  if (count != p.forward_s.size()) throw input_error("a pipeline needs one warm-up count per stage");
+  if (warmups.size() != p.forward_s.size()) throw input_error("a pipeline needs one warm-up count per stage");
+  return detail::unchecked::stage_ends(p, warmups, microbatches);
+}
 
+}  // namespace hetsched
+
+namespace hetsched::detail::unchecked {
+
+HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
+  const auto count = warmups.size();
   // Links belong to the stage that sends over them; the missing ones at both ends take no time.
   struct way {
     double occupied_s = 0, latency_s = 0;
@@ -86,4 +93,4 @@ HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vec
   return ends;
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::detail::unchecked

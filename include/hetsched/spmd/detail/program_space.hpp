@@ -13,6 +13,8 @@
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
@@ -46,18 +48,6 @@ class tensor_forms {
   std::uint64_t bits_ = 0;
 };
 
-/// The nodes that the goal needs.
-[[nodiscard]] inline std::vector<char> needed_nodes(const spmd_problem& p) {
-  std::vector<char> needed(p.graph.nodes.size());
-  if (p.goal.loss >= 0) at(needed, p.goal.loss) = 1;
-  for (const int node : p.goal.whole) at(needed, node) = 1;
-  for (const auto& [parameter, gradient] : p.goal.gradients) at(needed, gradient) = 1;
-  for (std::size_t i = needed.size(); i-- > 0;)
-    if (needed[i])
-      for (const int j : p.graph.nodes[i].inputs) at(needed, j) = 1;
-  return needed;
-}
-
 [[nodiscard]] inline std::optional<spmd_collective> collective_between(tensor_form from, tensor_form to) {
   if (from == to || from.is_whole() || to.is_partial()) return std::nullopt;
   if (from.is_partial()) return to.is_whole() ? spmd_collective::all_reduce : spmd_collective::reduce_scatter;
@@ -78,7 +68,7 @@ class program_space {
         needed_(needed_nodes(problem)),
         class_of_(problem.graph.nodes.size(), -1),
         variable_(problem.graph.nodes.size(), -1) {
-    const auto parts = cut_parts(problem.graph);
+    const auto parts = unchecked::cut_parts(problem.graph);
     const int devices = problem.device_count();
     const auto allowed = [&](int node, tensor_form f) {
       return !f.is_cut() || at(at(parts, node), f.dimension()) >= std::max(2, devices);
@@ -101,7 +91,7 @@ class program_space {
       const auto& n = problem.graph.at(i);
       if (!needed(i) || is_leaf(n)) continue;
       auto& own = at(rules, i);
-      own = rules_of(n);
+      own = unchecked::rules_of(n);
       std::erase_if(own, [&](const spmd_rule& rule) {
         bool possible = allowed(i, rule.result);
         for (std::size_t k = 0; k < n.inputs.size(); ++k) possible = possible && allowed(n.inputs[k], rule.inputs[k]);
@@ -138,6 +128,11 @@ class program_space {
       min_sum_factor f{.variables = {}, .table = found->second};
       for (const int j : distinct_inputs(n)) f.variables.push_back(at(variable_, j));
       f.variables.push_back(variable_[at_i]);
+      double entries = 1;
+      for (const int v : f.variables) entries *= at(domains, v);
+      if (entries > most_entries)
+        throw input_error("operator " + n.name + " (" + n.op + ") and what it reads have " + number_text(entries) +
+                          " ways to lie on devices together, expected at most 2^28");
       factors.push_back(std::move(f));
     }
     // Whatever part of a parameter a device has, it needs that part of the gradient.
@@ -256,6 +251,8 @@ class program_space {
   }
 
  private:
+  static constexpr double most_entries = 1 << 28;  // of the table of an operator: 2 GiB
+
   struct change {
     spmd_collective how;
     tensor_form to;

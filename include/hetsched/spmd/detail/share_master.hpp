@@ -3,6 +3,7 @@
 // Tested by tests/spmd/ratios_test.cpp.
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <limits>
 #include <vector>
@@ -65,9 +66,13 @@ class share_master {
     const std::size_t K = rows_ - 1, kinds = kinds_->size(), first_mu = cuts.size() + K, columns = first_mu + segments_;
     std::vector<std::vector<double>> t(rows_, std::vector<double>(columns + 1));
     std::vector<double> gain(columns + 1);
-    double scale = 0;
-    for (const auto& c : cuts)
+    double scale = 0, highest = 0;
+    for (const auto& c : cuts) {
+      highest = std::max(highest, std::abs(c.height));
       for (const double s : c.slopes) scale = std::max(scale, s);
+    }
+    // Slopes that no sum shows are none: by them heights would be infinite.
+    if (scale <= 1e-20 * highest) scale = highest;
     if (scale == 0) scale = 1;
     for (std::size_t c = 0; c < cuts.size(); ++c) {
       for (std::size_t k = 0; k < K; ++k) t[k][c] = cuts[c].slopes[k] / scale;
