@@ -327,8 +327,11 @@ HETSCHED_INLINE std::vector<host_group> parse_hostfile(std::string_view text, st
         slots = host.substr(colon + 1);
         host.resize(colon);
       }
-      for (std::size_t i = 1; i < cells.size(); ++i)
+      for (std::size_t i = 1; i < cells.size(); ++i) {
         if (cells[i].starts_with("slots=")) slots = cells[i].substr(6);
+        if (cells[i].find('=') == std::string::npos)
+          throw input_error("found \"" + detail::excerpt(printable(cells[i])) + "\" behind a host, expected slots=N");
+      }
       if (!detail::is_host_name(host))
         throw input_error("\"" + detail::excerpt(printable(host)) + "\" is no name of a host, expected letters, digits, - _ .");
       const auto count = detail::number_of<int>(slots);
