@@ -23,8 +23,9 @@ class skipped_rows {
   [[nodiscard]] int count() const { return count_; }
   /// Throws: input_error if no row is left.
   void sum_up(std::size_t left, const std::string& path) const {
+    if (left == 0)
+      throw hetsched::input_error(path + (count_ > 0 ? ": no row can be used" : ": has a heading alone, expected rows under it"));
     if (count_ == 0) return;
-    if (left == 0) throw hetsched::input_error(path + ": no row can be used");
     say(std::to_string(count_) + " of " + std::to_string(left + static_cast<std::size_t>(count_)) +
         " rows left out; --strict makes that an error");
   }

@@ -106,6 +106,10 @@ inline void add_conversion_options(CLI::App& app, profile_conversion& given, con
                       (given.microbatch_size > 0 ? " at microbatch size " + std::to_string(given.microbatch_size) : "") +
                       " on these devices");
 
+  for (const auto& [gpu, device] : device_of)
+    if (std::none_of(rows.begin(), rows.end(), [&, name = device](const auto& r) { return r.second.device == name; }))
+      std::cerr << "--gpu: nothing in " << files << " was measured on " << gpu << ": " << device << " has no row\n";
+
   replica_profile result;
   for (const auto& l : model.chain.layers) result.layers.push_back({l.name, l.boundary_bytes});
   // Updates of 0 were not measured; a device tells them for all its sizes or for none.

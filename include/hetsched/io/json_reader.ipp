@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 
@@ -92,16 +94,45 @@ namespace detail {
 struct packed_form {
   std::string_view begins, is, remedy;
 };
+inline constexpr std::string_view as_csv = "write the table as CSV";
 inline constexpr packed_form packed_forms[] = {
     {"\x1f\x8b", "gzip", "gunzip -c makes it one, and - reads that from standard input"},
     {"\x28\xb5\x2f\xfd", "zstd", "zstdcat makes it one, and - reads that from standard input"},
+    {"\xfd"
+     "7zXZ",
+     "xz", "xzcat makes it one, and - reads that from standard input"},
+    {"BZh91AY", "bzip2", "bzcat makes it one, and - reads that from standard input"},
+    {"\x04\x22\x4d\x18", "lz4", "lz4cat makes it one, and - reads that from standard input"},
     {"PK\x03\x04", "zip, as workbooks are", "unzip it, or save the table as CSV"},
-    {"PAR1", "Parquet", "write the table as CSV"},
+    {"\xd0\xcf\x11\xe0", "a workbook of Excel's old kind", "save the table as CSV"},
+    {"PAR1", "Parquet", as_csv},
+    {"ARROW1", "Arrow or Feather", as_csv},
+    {"Obj\x01", "Avro", as_csv},
+    {"\x89HDF", "HDF5", as_csv},
+    {"SQLite format 3", "SQLite", as_csv},
+    {"\x93NUMPY", "NumPy", "write it as a text"},
+    {"\x80\x02", "pickle", "write it as a text"},
+    {"\x80\x03", "pickle", "write it as a text"},
+    {"\x80\x04", "pickle", "write it as a text"},
+    {"\x80\x05", "pickle", "write it as a text"},
+    {"%PDF", "PDF", "save it as a text"},
 };
+
+/// The encoding of a text of more than one byte a character, by its mark or by the zeros of its first letters; else nothing.
+[[nodiscard]] inline std::string_view wide_encoding(std::string_view text) {
+  const auto zero = [&](std::size_t i) { return i < text.size() && text[i] == '\0'; };
+  if (text.starts_with(std::string_view("\xff\xfe\0\0", 4)) || text.starts_with(std::string_view("\0\0\xfe\xff", 4)))
+    return "UTF-32";
+  if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff")) return "UTF-16";
+  const int zeros = zero(0) + zero(1) + zero(2) + zero(3);
+  return text.size() < 4 || zeros == 0 || zeros == 4 ? "" : zeros == 3 ? "UTF-32" : zero(0) != zero(1) ? "UTF-16" : "";
+}
 
 }  // namespace detail
 
 HETSCHED_INLINE std::string read_text(const std::string& path) {
+  std::error_code unknown;
+  if (path != "-" && std::filesystem::is_directory(path, unknown)) throw file_error(path, {}, "is a folder, expected a file");
   std::ifstream in(path == "-" ? "/dev/stdin" : path, std::ios::binary);
   if (!in) throw file_error(path, {}, "cannot be opened");
   std::string text;
@@ -115,6 +146,9 @@ HETSCHED_INLINE std::string read_text(const std::string& path) {
   for (const auto& form : detail::packed_forms)
     if (text.starts_with(form.begins))
       throw file_error(path, {}, "is packed (" + std::string(form.is) + "), expected a text: " + std::string(form.remedy));
+  if (const auto wide = detail::wide_encoding(text); !wide.empty())
+    throw file_error(path, {}, "is in " + std::string(wide) + ", expected UTF-8 (Excel: CSV UTF-8)");
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   return text;
 }
 

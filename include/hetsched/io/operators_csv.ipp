@@ -167,7 +167,7 @@ class operators_reader {
       place = c;
     }
     if (place_[op] == missing)
-      for (const auto& [separator, name] : {std::pair{';', "semicolons"}, {'\t', "tabs"}, {'|', "bars"}})
+      for (const auto& [separator, name] : {std::pair{';', "semicolons"}, {'\t', "tabs"}, {'|', "bars"}, {' ', "blanks"}})
         if (line.find(separator) != line.npos && line.find(',') == line.npos)
           fail(std::string("cells are separated by ") + name + ", expected commas; found " + quoted(line));
     for (std::size_t c = 0; c < columns; ++c)
@@ -222,11 +222,10 @@ class operators_reader {
 
   [[nodiscard]] std::int64_t size(column c) const { return whole(cell(c), names[c]); }
 
-  // What is written for a number that is not there: by R, by pandas, by databases.
+  // What is written for a number that is not there: by R, by pandas, by databases, by workbooks; by plain_name.
   [[nodiscard]] static bool says_nothing(std::string_view cell) {
-    const auto name = plain_name(cell);
-    return name.empty() || name == "na" || name == "nan" || name == "null" || name == "none" || name == "<na>" || name == "0" ||
-           name == "0.0";
+    constexpr std::string_view nothing[] = {"", "na", "nan", "null", "none", "<na>", "0", "0.0", "n/a", "#n/a", "\\n", "_"};
+    return std::find(std::begin(nothing), std::end(nothing), plain_name(cell)) != std::end(nothing);
   }
 
   // At least 1, also as 4096.0 or 1e+05.

@@ -122,6 +122,10 @@ TEST_CASE("hosts as mpirun lists them") {
   CHECK(problem([] { (void)parse_hostfile("gpu1 slots=8\ngpu2 slots=4\n", "hosts"); }) ==
         "hosts: line 2: host gpu2 has 4 slots, and gpu1, which is alike, 8");
   CHECK(problem([] { (void)parse_hostfile("gpu1 slots=many\n", "hosts"); }) == "hosts: line 1: \"many\" is no number of slots");
+  CHECK(problem([] { (void)parse_hostfile("<!DOCTYPE html>\n", "hosts"); }) ==
+        "hosts: line 1: found \"html>\" behind a host, expected slots=N");
+  CHECK(problem([] { (void)parse_hostfile("gpu1,gpu2\n", "hosts"); }) ==
+        "hosts: line 1: \"gpu1,gpu2\" is no name of a host, expected letters, digits, - _ .");
   CHECK(problem([] { (void)parse_hostfile("# none\n", "hosts"); }) == "hosts: expected hosts, one on each line");
 }
 

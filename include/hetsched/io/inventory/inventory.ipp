@@ -70,6 +70,13 @@ template <class Number>
   return n;
 }
 
+/// A name that resolvers take, or an address.
+[[nodiscard]] inline bool is_host_name(std::string_view host) {
+  return !host.empty() && std::isalnum(static_cast<unsigned char>(host.front())) &&
+         std::all_of(host.begin(), host.end(),
+                     [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.'; });
+}
+
 [[nodiscard]] inline std::string group_name(std::string_view host) {
   auto name = host.substr(0, host.find('.'));
   while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back()))) name.remove_suffix(1);
@@ -320,8 +327,13 @@ HETSCHED_INLINE std::vector<host_group> parse_hostfile(std::string_view text, st
         slots = host.substr(colon + 1);
         host.resize(colon);
       }
-      for (std::size_t i = 1; i < cells.size(); ++i)
+      for (std::size_t i = 1; i < cells.size(); ++i) {
         if (cells[i].starts_with("slots=")) slots = cells[i].substr(6);
+        if (cells[i].find('=') == std::string::npos)
+          throw input_error("found \"" + detail::excerpt(printable(cells[i])) + "\" behind a host, expected slots=N");
+      }
+      if (!detail::is_host_name(host))
+        throw input_error("\"" + detail::excerpt(printable(host)) + "\" is no name of a host, expected letters, digits, - _ .");
       const auto count = detail::number_of<int>(slots);
       if (!count || *count < 0) throw input_error("\"" + printable(slots) + "\" is no number of slots");
       detail::add_host(groups, host, *count);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -169,7 +170,8 @@ HETSCHED_INLINE training_stack parse_stack(std::string_view text, std::string_vi
 
 HETSCHED_INLINE training_stack read_stack(const std::string& name_or_path) {
   if (auto known = find_training_stack(name_or_path)) return *std::move(known);
-  if (name_or_path != "-" && !std::filesystem::exists(name_or_path))
+  std::error_code unknown;
+  if (name_or_path != "-" && !std::filesystem::exists(name_or_path, unknown))
     throw input_error("there is neither a stack nor a file " + name_or_path + "; " +
                       detail::suggestion(name_or_path, detail::stack_names()));
   return parse_stack(read_text(name_or_path), name_or_path);

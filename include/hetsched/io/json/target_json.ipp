@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -130,7 +131,8 @@ HETSCHED_INLINE plan_target parse_target(std::string_view text, std::string_view
 
 HETSCHED_INLINE plan_target read_target(const std::string& name_or_path) {
   if (auto known = find_plan_target(name_or_path)) return *std::move(known);
-  if (name_or_path != "-" && !std::filesystem::exists(name_or_path))
+  std::error_code unknown;
+  if (name_or_path != "-" && !std::filesystem::exists(name_or_path, unknown))
     throw input_error("there is neither a target nor a file " + name_or_path + "; " +
                       detail::suggestion(name_or_path, detail::target_names()));
   return parse_target(read_text(name_or_path), name_or_path);

@@ -116,7 +116,10 @@ HETSCHED_INLINE std::string kineto_operators_csv(std::string_view text, std::str
 HETSCHED_INLINE std::string read_operators_text(const std::string& path) {
   auto text = read_text(path);
   const auto first = text.find_first_not_of(" \t\r\n");
-  return first != text.npos && text[first] == '{' ? kineto_operators_csv(text, path) : text;
+  if (first == text.npos || (text[first] != '{' && text[first] != '[')) return text;
+  if (text.find("\"traceEvents\"") == text.npos)
+    throw file_error(path, {}, "is JSON, expected CSV with the columns op,batch,m,n,k,dtype, or a trace of torch.profiler");
+  return kineto_operators_csv(text, path);
 }
 
 }  // namespace hetsched
