@@ -55,8 +55,9 @@ component_compiled() {
   build_and_run compiled_app
   build_and_run compiled_io_app
 }
+# In few units and without debug information, as all of the library is compiled.
 compiled_add_subdirectory() {
-  configure -DHETSCHED_TREE="$source" -DHETSCHED_BUILD_COMPILED=ON -DCMAKE_BUILD_TYPE=Debug
+  configure -DHETSCHED_TREE="$source" -DHETSCHED_BUILD_COMPILED=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_UNITY_BUILD=ON
   build_and_run compiled_app
 }
 # One program of a translation unit that brings the definitions and one that has them from the library.

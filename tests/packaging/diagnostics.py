@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the compiler names what a user's tensor or layer lacks, first and without many words, and that a column-major matrix
 or tensor of Eigen is refused by one message. usage: diagnostics.py INCLUDE_FOLDER EIGEN_FOLDER COMPILER..."""
+import functools
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -76,11 +78,26 @@ def trainer(tensor, layer):
     )
 
 
+@functools.lru_cache(maxsize=None)
+def precompiled(compiler, flags, includes):
+    """Options by which a compiler has read the includes already: cases that share them differ by a few lines."""
+    header = Path(work) / f"{abs(hash((compiler, flags, includes)))}.hpp"
+    header.write_text(includes)
+    clang = "clang" in compiler
+    output = f"{header}.pch" if clang else f"{header}.gch"
+    subprocess.run([compiler, *flags, "-x", "c++-header", header, "-o", output], check=True)
+    return ["-include-pch", output] if clang else ["-include", str(header)]
+
+
 def compile(include, compiler, text, options=()):
+    flags = ("-std=c++20", f"-I{include}", *options)
+    includes = "".join(line + "\n" for line in text.splitlines() if line.startswith("#include"))
+    with making[compiler]:
+        base = precompiled(compiler, flags, includes)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "user.cpp"
         source.write_text(text)
-        return subprocess.run([compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", *options, source], capture_output=True, text=True)
+        return subprocess.run([compiler, *flags, *base, "-fsyntax-only", source], capture_output=True, text=True)
 
 
 def wrong_in_training(include, compiler, case):
@@ -221,11 +238,7 @@ REFUSED = ["Eigen::MatrixXf", "Eigen::Matrix<double, 2, 2, Eigen::RowMajor>", "E
 
 
 def wrong_with_eigen(include, eigen, compiler, tensor):
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder) / "user.cpp"
-        source.write_text(EIGEN % tensor)
-        command = [compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", "-isystem", eigen, source]
-        ran = subprocess.run(command, capture_output=True, text=True)
+    ran = compile(include, compiler, EIGEN % tensor, ["-isystem", eigen])
     if tensor in TAKEN:
         return f"{compiler}: {tensor} is refused:\n{ran.stderr}" if ran.returncode else None
     errors = [line for line in ran.stderr.splitlines() if "error: " in line]
@@ -240,7 +253,8 @@ cases += [(wrong_in_training, c, case) for c in compilers for case in [None, "co
 cases += [(wrong_with_channel, c, case) for c in compilers for case in LACKING]
 cases += [(wrong_in_planning, c, case) for c in compilers for case in PLANNING]
 cases += [(wrong_with_eigen, eigen, c, tensor) for c in compilers for tensor in TAKEN + REFUSED]
-with ThreadPoolExecutor(2) as pool:
+making = {c: threading.Lock() for c in compilers}
+with ThreadPoolExecutor(2) as pool, tempfile.TemporaryDirectory() as work:
     found = [text for text in pool.map(lambda case: case[0](include, *case[1:]), cases) if text]
 print("\n".join(found) or f"{len(cases)} cases, all named")
 sys.exit(bool(found))
