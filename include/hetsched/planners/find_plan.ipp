@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -305,10 +306,11 @@ class plan_finder {
     return found;
   }
 
-  // The better of a plan of one pipeline and of the best one of several that are cut alike. Bounds of the first are of one
-  // pipeline; where the other wins, they are of both.
+  // The better of a plan of one pipeline and of the best one of several that are cut alike, which a size is asked for once.
+  // Bounds speak of one pipeline, as the evidence says.
   [[nodiscard]] outcome<plan> with_equal_pipelines(outcome<plan> found, planning_problem problem, const evaluate_options& how) {
-    if (problem.objective != plan_objective::iteration) return found;
+    if (problem.objective != plan_objective::iteration || !copied_.insert(problem.microbatch_size).second) return found;
+    problem.beat = std::min(problem.beat, best_before_);
     if (found) problem.beat = std::min(problem.beat, objective_of(*found));
     problem.progress = [&](const search_progress&) { return go_on(); };
     const bool named = !schedule_.empty() && schedule_ != auto_schedule_name;
@@ -461,6 +463,7 @@ class plan_finder {
   std::map<int, outcome<plan>> whole_;  // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look_;
   bool hurry_ = true;          // first looks may end without an answer
+  std::set<int> copied_;       // sizes for which pipelines cut alike were searched
   std::vector<int> given_up_;  // sizes where one has
 };
 
