@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
 
 #include "../interop_dp/plan_checks.hpp"
