@@ -104,7 +104,7 @@ struct target_gap {
 [[nodiscard]] std::vector<target_gap> gaps(const plan& p, const plan_target& t, const cluster& hardware);
 
 /// Where a pipeline of a plan first differs from its first one in more than devices, times and memory: in batch, cuts, degrees,
-/// ways to save memory or order; none if all are copies of one. Another order of the same stages runs anyway.
+/// ways to save memory or order; none if all are copies of one. Another order of the same stages runs anyway: the first one's.
 [[nodiscard]] std::optional<target_gap> unlike_pipelines(const plan& p);
 
 /// Whether the target runs the plan, if need be in its own way. Throws: as gaps.

@@ -543,7 +543,7 @@ HETSCHED_INLINE std::optional<target_gap> unlike_pipelines(const plan& p) {
       if (!(a.degrees == b.degrees)) return differs(l, "other degrees" + place);
       if (!(a.shares == b.shares)) return differs(l, "other shares" + place);
       if (a.recompute != b.recompute) return differs(l, "another recomputation" + place);
-      if (a.zero != b.zero && matters(stage_trait::zero, a.where())) return differs(l, "another ZeRO stage" + place);
+      if (a.zero != b.zero && matters(stage_trait::zero, {.degrees = a.degrees})) return differs(l, "another ZeRO stage" + place);
       same_order = same_order && a.warmup == b.warmup;
     }
     if (!same_order && !order) order = differs(l, "another order", true);
