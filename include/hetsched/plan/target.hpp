@@ -105,6 +105,7 @@ struct target_gap {
 
 /// Where a pipeline of a plan first differs from its first one in more than devices, times and memory: in batch, cuts, degrees,
 /// ways to save memory or order; none if all are copies of one. Another order of the same stages runs anyway: the first one's.
+/// Throws: input_error for a pipeline without stages, and stages without layers or with degrees below 1.
 [[nodiscard]] std::optional<target_gap> unlike_pipelines(const plan& p);
 
 /// Whether the target runs the plan, if need be in its own way. Throws: as gaps.

@@ -529,6 +529,13 @@ HETSCHED_INLINE std::optional<target_gap> unlike_pipelines(const plan& p) {
   const auto differs = [&](std::size_t l, const std::string& what, bool runs_anyway = false) {
     return target_gap{"pipeline " + std::to_string(l), what, "the same as in pipeline 0", runs_anyway};
   };
+  for (const auto& line : p.pipelines) {
+    if (line.stages.empty()) throw input_error("a pipeline needs at least one stage");
+    for (const auto& s : line.stages)
+      if (s.layers.first < 0 || s.layers.last <= s.layers.first ||
+          std::min({s.degrees.data, s.degrees.context, s.degrees.tensor, s.degrees.expert}) < 1)
+        throw input_error("a stage needs at least one layer, and degrees of at least 1");
+  }
   std::optional<target_gap> order;
   for (std::size_t l = 1; l < p.pipelines.size(); ++l) {
     const auto &one = p.pipelines[l], &first = p.pipelines.front();
