@@ -63,6 +63,38 @@ TEST_CASE("hetsched-plan --for: the plan goes to the target as it is, at no less
   CHECK(w.get("megatron/launch.sh").find("--grad-reduce-in-bf16") == std::string::npos);  // as its stack holds fp32 gradients
 }
 
+TEST_CASE("hetsched-plan --for: pipelines that are copies of one, where links are slow") {
+  const place w;
+  w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+    {"name": "a", "device": "A100-SXM4-40GB", "nodes": 1, "devices_per_node": 4, "intra_node": {"gbit_per_s": 2400, "latency_us": 5},
+     "inter_node": {"gbit_per_s": 200, "latency_us": 20}},
+    {"name": "b", "device": "A100-SXM4-80GB", "nodes": 1, "devices_per_node": 4, "intra_node": {"gbit_per_s": 2400, "latency_us": 5},
+     "inter_node": {"gbit_per_s": 200, "latency_us": 20}}],
+    "links": [{"between": ["a", "b"], "gbit_per_s": 25, "latency_us": 20}]})");
+  for (const std::string name : {"megatron", "torch", "deepspeed"}) {
+    CAPTURE(name);
+    REQUIRE(w.run("hetsched-plan --cluster c.json --model m.json --global-batch 128 --for " + name + " --out p.json").status ==
+            0);
+    const auto p = hetsched::read_plan(w.path("p.json")).plan;
+    CHECK(p.pipelines.size() > 1);
+    CHECK(hetsched::gaps(p, *hetsched::find_plan_target(name)).empty());
+    const auto uniform = w.run("hetsched-plan --cluster c.json --model m.json --global-batch 128 --planner uniform --for " +
+                               name + " --out u.json");
+    REQUIRE(uniform.status == 0);
+    CHECK(p.predicted.iteration_s <= hetsched::read_plan(w.path("u.json")).plan.predicted.iteration_s * (1 + 1e-9));
+    CHECK(w.run("hetsched-export --plan p.json --cluster c.json --to " + name + " --out x-" + name).status == 0);
+    const auto ranks = json::parse(w.get("x-" + name + "/ranks.json"))["ranks"];
+    std::size_t devices = 0;
+    for (const auto& line : p.pipelines)
+      for (const auto& s : line.stages) devices += static_cast<std::size_t>(s.degrees.device_count());
+    CHECK(ranks.size() == devices);
+  }
+  // Ranks that wait for what they send are no faster.
+  const auto told = json::parse(w.plan("--for torch --sends blocking --json").output);
+  CHECK(told["iteration_with_sends_s"] >= told["plan"]["predicted"]["iteration_s"]);
+  CHECK(w.plan("--sends grouped").output.find("with grouped sends an iteration takes ") != std::string::npos);
+}
+
 TEST_CASE("hetsched-plan --for: devices that no target takes together are not in one plan, which exports") {
   const place w;
   // V100 have no bf16, and the two A100 are not joined by NCCL. Their stages would share hosts in any order.
@@ -146,6 +178,8 @@ TEST_CASE("hetsched-plan --for: what there is no plan for, and what does not go 
     CHECK(r.status == 2);
     CHECK(r.errors.find(why) != std::string::npos);
   };
+  refused("--for megatron --objective throughput --sends blocking", "--");
+  refused("--sends sometimes", "--sends");
   refused("--for megatorn", "did you mean \"megatron\"");
   refused("--for megatron --planner parallel_pipelines", "planner parallel_pipelines makes several");
   refused("--for megatron --schedule zb_h1", "does not run schedule zb_h1");

@@ -129,6 +129,12 @@ const std::vector<door> doors{
     {"joined_by_nccl", [](random_source& r) { (void)joined_by_nccl(hardware(), mostly(r, 0), mostly(r, 1)); }},
     {"to_text", [](random_source&) { expect(!to_text(target_gap{}).empty(), "a text"); }, false},
     {"can_run", [](random_source& r) { (void)can_run(some_plan(r), some_target(r)); }},
+    {"unlike_pipelines",
+     [](random_source& r) {
+       auto p = some_plan(r);
+       if (!p.pipelines.empty()) p.pipelines.push_back(p.pipelines.front());
+       if (const auto found = unlike_pipelines(p)) expect(!to_text(*found).empty(), "a text");
+     }},
     {"allows",
      [](random_source& r) {
        const auto t = some_target(r);

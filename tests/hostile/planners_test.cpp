@@ -334,6 +334,11 @@ const std::vector<door> searches{
        plan_with(
            r, [](auto&&... a) { return amp(a...); }, some_baseline(r));
      }},
+    {"equal_pipelines",
+     [](random_source& r) {
+       plan_with(
+           r, [](auto&&... a) { return equal_pipelines(a...); }, some_baseline(r));
+     }},
     {"metis_like",
      [](random_source& r) {
        plan_with(

@@ -273,7 +273,24 @@ TEST_CASE("several pipelines and unequal shares stay at home") {
   CHECK(texts(p, "torch").front() == "stage 0: a data degree of 2, expected one that divides microbatches of 3 samples");
   p = plan_of(2, 3, {});
   p.pipelines.push_back(p.pipelines.front());
-  CHECK(texts(p, "megatron") == list{"plan: 2 pipelines, which may differ, expected 1"});
+  p.pipelines[0].microbatch_size = p.pipelines[1].microbatch_size = 4;
+  CHECK(texts(p, "flagscale") == list{"plan: 2 pipelines, expected 1"});
+  CHECK_FALSE(unlike_pipelines(p));
+  CHECK(texts(p, "megatron") == list{});  // copies of one
+  p.pipelines[1].stages[1].warmup = 7;
+  CHECK(texts(p, "megatron") == list{"~ pipeline 1: another order, expected the same as in pipeline 0"});
+  CHECK(can_run(p, *find_plan_target("megatron")));
+  const auto unlike = [&](auto change, const std::string& found) {
+    auto other = p;
+    change(other.pipelines[1]);
+    CHECK(texts(other, "megatron").front() == "pipeline 1: " + found + ", expected the same as in pipeline 0");
+    CHECK_FALSE(can_run(other, *find_plan_target("megatron")));
+    CHECK(texts(other, "hetsched") == list{});
+  };
+  unlike([](pipeline_plan& line) { line.microbatches = 4; }, "other microbatches");
+  unlike([](pipeline_plan& line) { line.stages[0].layers.last = line.stages[1].layers.first = 5; }, "other layers of stage 0");
+  unlike([](pipeline_plan& line) { line.stages[1].degrees.tensor = 2; }, "other degrees of stage 1");
+  unlike([](pipeline_plan& line) { line.stages[1].recompute = recomputation::full; }, "another recomputation of stage 1");
   CHECK(texts(p, "hetsched") == list{});
 }
 

@@ -37,6 +37,7 @@ struct plan_target {
   std::string program{};           ///< and the version that the rules are of
   std::string stack = "hetsched";  ///< its training_stack
   bool several_pipelines = true;   ///< data-parallel copies of the model that differ
+  bool equal_pipelines = true;     ///< data-parallel copies that differ in their devices only
   bool uneven_shares = true;       ///< unequal parts of an axis of a stage
   target_cuts cuts = target_cuts::layers;
   degrees most{INT_MAX, INT_MAX, INT_MAX, INT_MAX};
@@ -101,6 +102,11 @@ struct target_gap {
 /// devices that it does not have. O(stages * traits + devices).
 [[nodiscard]] std::vector<target_gap> gaps(const plan& p, const plan_target& t);
 [[nodiscard]] std::vector<target_gap> gaps(const plan& p, const plan_target& t, const cluster& hardware);
+
+/// Where a pipeline of a plan first differs from its first one in more than devices, times and memory: in batch, cuts, degrees,
+/// ways to save memory or order; none if all are copies of one. Another order of the same stages runs anyway: the first one's.
+/// Throws: input_error for a pipeline without stages, and stages without layers or with degrees below 1.
+[[nodiscard]] std::optional<target_gap> unlike_pipelines(const plan& p);
 
 /// Whether the target runs the plan, if need be in its own way. Throws: as gaps.
 [[nodiscard]] bool can_run(const plan& p, const plan_target& t);

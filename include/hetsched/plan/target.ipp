@@ -90,7 +90,12 @@ class gap_finder {
   [[nodiscard]] std::vector<target_gap> run() {
     const auto count = plan_.pipelines.size();
     if (is_inference(plan_)) add("plan", "requests that are served", "training");
-    if (count > 1 && !target_.several_pipelines) add("plan", std::to_string(count) + " pipelines, which may differ", "1");
+    if (count > 1 && !target_.several_pipelines) {
+      if (!target_.equal_pipelines)
+        add("plan", std::to_string(count) + " pipelines", "1");
+      else if (auto unlike = unlike_pipelines(plan_))
+        found_.push_back(*std::move(unlike));
+    }
     for (std::size_t l = 0; l < count; ++l) {
       check(l);
       for (std::size_t i = 0; i < plan_.pipelines[l].stages.size(); ++i) look_at_stage(l, i);
@@ -158,7 +163,7 @@ class gap_finder {
     if (!has(target_.recompute, s.recompute))
       add(place, "recompute " + std::string(name_of(s.recompute)), joined(names_of(target_.recompute), " or "), true);
     auto zero = target_.zero;
-    if (plan_.pipelines.size() == 1 && line.stages.size() == 1)
+    if ((plan_.pipelines.size() == 1 || !target_.several_pipelines) && line.stages.size() == 1)
       zero.insert(zero.end(), target_.zero_alone.begin(), target_.zero_alone.end());
     if (matters(stage_trait::zero, how(s)) && !has(zero, s.zero))
       add(place, "ZeRO stage " + std::to_string(s.zero), joined(texts_of(zero), " or "), true);
@@ -271,7 +276,8 @@ class gap_finder {
   // Tells of the first stage with each thing that is wrong.
   void look_at_precision(std::size_t l) {
     const auto& stages = plan_.pipelines[l].stages;
-    std::optional<precision> first;
+    auto own = std::optional<precision>();
+    auto& first = target_.several_pipelines ? own : first_;  // of copies that are one to the target, the first one's
     bool known = true, alike = true, experts = true;
     for (std::size_t i = 0; i < stages.size(); ++i)
       for (const auto p : precisions_of(stages[i])) {
@@ -343,7 +349,7 @@ class gap_finder {
   const plan& plan_;
   const plan_target& target_;
   const cluster* hardware_;
-  std::optional<precision> asked_;
+  std::optional<precision> asked_, first_;
   std::vector<target_gap> found_;
 };
 
@@ -412,13 +418,14 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     torchtitan.one_precision = true;
 
     // FlagScale's fork of Megatron-LM, hetero_process_meshes and hetero_pipeline_layer_split (flagscale/train/arguments.py):
-    // every mesh has its own tensor and data degree and none of context, a stage of the embedding alone and virtual stages are
-    // refused. Each stage recomputes all or nothing. Expert degrees may differ unless one is 1; here they do not.
-    // Without NCCL between them hosts communicate themselves (hetero_use_cpu_communication). Its runner knows a host by its name,
-    // and counts ranks host by host.
+    // every mesh has its own tensor and data degree, one kind of device and none of context, a stage of the embedding alone and
+    // virtual stages are refused. Each stage recomputes all or nothing. Expert degrees may differ unless one is 1; here they do
+    // not. Without NCCL between them hosts communicate themselves (hetero_use_cpu_communication). Its runner knows a host by its
+    // name, and counts ranks host by host.
     auto flagscale = megatron;
     flagscale.name = "flagscale";
     flagscale.program = "FlagScale's training on Megatron-LM";
+    flagscale.equal_pipelines = false;
     flagscale.cuts = target_cuts::blocks_with_ends;
     flagscale.most.context = 1;
     flagscale.equal = {expert, zero};
@@ -518,6 +525,39 @@ namespace detail {
 
 }  // namespace detail
 
+HETSCHED_INLINE std::optional<target_gap> unlike_pipelines(const plan& p) {
+  const auto differs = [&](std::size_t l, const std::string& what, bool runs_anyway = false) {
+    return target_gap{"pipeline " + std::to_string(l), what, "the same as in pipeline 0", runs_anyway};
+  };
+  for (const auto& line : p.pipelines) {
+    if (line.stages.empty()) throw input_error("a pipeline needs at least one stage");
+    for (const auto& s : line.stages)
+      if (s.layers.first < 0 || s.layers.last <= s.layers.first ||
+          std::min({s.degrees.data, s.degrees.context, s.degrees.tensor, s.degrees.expert}) < 1)
+        throw input_error("a stage needs at least one layer, and degrees of at least 1");
+  }
+  std::optional<target_gap> order;
+  for (std::size_t l = 1; l < p.pipelines.size(); ++l) {
+    const auto &one = p.pipelines[l], &first = p.pipelines.front();
+    if (one.microbatches != first.microbatches || one.microbatch_size != first.microbatch_size)
+      return differs(l, "other microbatches");
+    if (one.stages.size() != first.stages.size()) return differs(l, std::to_string(one.stages.size()) + " stages");
+    bool same_order = one.schedule == first.schedule;
+    for (std::size_t i = 0; i < one.stages.size(); ++i) {
+      const auto &a = one.stages[i], &b = first.stages[i];
+      const auto place = " of stage " + std::to_string(i);
+      if (!(a.layers == b.layers)) return differs(l, "other layers" + place);
+      if (!(a.degrees == b.degrees)) return differs(l, "other degrees" + place);
+      if (!(a.shares == b.shares)) return differs(l, "other shares" + place);
+      if (a.recompute != b.recompute) return differs(l, "another recomputation" + place);
+      if (a.zero != b.zero && matters(stage_trait::zero, {.degrees = a.degrees})) return differs(l, "another ZeRO stage" + place);
+      same_order = same_order && a.warmup == b.warmup;
+    }
+    if (!same_order && !order) order = differs(l, "another order", true);
+  }
+  return order;
+}
+
 HETSCHED_INLINE bool can_run(const plan& p, const plan_target& t) { return detail::all_run_anyway(gaps(p, t)); }
 
 HETSCHED_INLINE bool can_run(const plan& p, const plan_target& t, const cluster& hardware) {
@@ -538,7 +578,7 @@ HETSCHED_INLINE bool joined_by_nccl(const cluster& hardware, int a, int b) {
 
 HETSCHED_INLINE std::string space_of(const plan_target& t) {
   std::vector<std::string> rules;
-  if (!t.several_pipelines) rules.emplace_back("one pipeline");
+  if (!t.several_pipelines) rules.emplace_back(t.equal_pipelines ? "one pipeline, or copies of one" : "one pipeline");
   if (t.cuts == target_cuts::blocks) rules.emplace_back("whole blocks");
   if (t.cuts == target_cuts::blocks_with_ends) rules.emplace_back("whole blocks, with embedding and head");
   if (!t.uneven_shares) rules.emplace_back("equal shares");

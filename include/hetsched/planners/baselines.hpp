@@ -11,8 +11,9 @@
 
 namespace hetsched {
 
-// What others plan, to see what planning buys: by published rules, on our costs, judged by evaluate. All use every device of the
-// cluster. Their evidence has no bound. Where the warm-ups of a rule take too much memory, 1F1B's are tried.
+// What others plan, to see what planning buys: by published rules, on our costs, judged by evaluate. All but equal_pipelines,
+// which the search for a target takes, too, use every device of the cluster. Their evidence has no bound. Where the warm-ups of a
+// rule take too much memory, 1F1B's are tried.
 
 /// As Megatron-LM is run: on all devices, equal degrees everywhere and equal numbers of layers in all stages. Ranks go over the
 /// devices in the order of subclusters, tensor ranks next to each other; behind them come either replicas or stages, as with
@@ -39,6 +40,13 @@ namespace hetsched {
 /// followed: how it deals out unlike nodes; here subclusters are put in order.
 [[nodiscard]] outcome<plan> amp(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                 const baseline_options& options = {});
+
+/// What trainers of one layout run best: the better of uniform_pipelines' and amp's cuts, on the devices of any of up to four
+/// subclusters, unless all are to be used. All pipelines are of one order, that of the most microbatches before the first
+/// backward.
+/// Returns, throws, complexity, determinism: as amp.
+[[nodiscard]] outcome<plan> equal_pipelines(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                            const baseline_options& options = {});
 
 /// As Metis: one pipeline whose stages are groups of devices, of one size in each subcluster, and layers by capability: a stage
 /// gets the share of the model that its group has of all groups' speed, less where its memory asks for that. A group takes the

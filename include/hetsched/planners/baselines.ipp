@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
@@ -38,15 +40,33 @@ template <class Search>
 HETSCHED_INLINE outcome<plan> uniform_pipelines(const cluster& hardware, const any_cost_model& costs,
                                                 const planning_problem& problem, const baseline_options& options) {
   return detail::baseline("uniform", hardware, costs, problem, options, [](detail::baseline_judge& judge) {
-    return detail::best_of_grids(
-        judge, [&](const detail::uniform_grid& g) { return detail::equal_cuts(judge.placed().layers, g.stages); });
+    return detail::best_of_grids(judge, detail::subcluster_orders(judge.hardware()), [&](const detail::uniform_grid& g) {
+      return detail::equal_cuts(judge.placed().layers, g.stages);
+    });
   });
 }
 
 HETSCHED_INLINE outcome<plan> amp(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                   const baseline_options& options) {
   return detail::baseline("amp", hardware, costs, problem, options, [](detail::baseline_judge& judge) {
-    return detail::best_of_grids(judge, [&](const detail::uniform_grid& g) { return detail::amp_cuts(judge, g); });
+    return detail::best_of_grids(judge, detail::subcluster_orders(judge.hardware()),
+                                 [&](const detail::uniform_grid& g) { return detail::amp_cuts(judge, g); });
+  });
+}
+
+HETSCHED_INLINE outcome<plan> equal_pipelines(const cluster& hardware, const any_cost_model& costs,
+                                              const planning_problem& problem, const baseline_options& options) {
+  return detail::baseline("equal_pipelines", hardware, costs, problem, options, [](detail::baseline_judge& judge) {
+    judge.want_one_order();
+    return detail::best_of_grids(
+        judge,
+        judge.asked().use_all_devices ? detail::subcluster_orders(judge.hardware()) : detail::orders_of_some(judge.hardware()),
+        [&](const detail::uniform_grid& g) {
+          auto cuts = detail::amp_cuts(judge, g);
+          for (auto& equal : detail::equal_cuts(judge.placed().layers, g.stages))
+            if (std::find(cuts.begin(), cuts.end(), equal) == cuts.end()) cuts.push_back(std::move(equal));
+          return cuts;
+        });
   });
 }
 

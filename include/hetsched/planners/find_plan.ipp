@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/any_schedule.hpp>
+#include <hetsched/planners/baselines.hpp>
 #include <hetsched/planners/find_plan.hpp>
 #include <hetsched/planners/first_plan.hpp>
 #include <hetsched/schedule/builders/named.hpp>
@@ -85,6 +87,12 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
 }
 
 namespace detail {
+
+[[nodiscard]] inline const planner_entry& default_planner(const plan_request& request) {
+  const auto table = planners();
+  const bool one = request.target && !request.target->several_pipelines;
+  return *std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.one_pipeline || !one; });
+}
 
 /// The search of find_plan.
 class plan_finder {
@@ -280,6 +288,9 @@ class plan_finder {
     };
     auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, request_.setting, how, make)
                                  : make(hardware_, costs_, problem);
+    if (const auto& t = request_.target; t && !t->several_pipelines && t->equal_pipelines && !request_.mixed_stages &&
+                                         planner_.name == default_planner(request_).name)
+      found = with_equal_pipelines(std::move(found), problem, how);
     if (found) {
       found->setting = request_.setting;
       best_before_ = std::min(best_before_, objective_of(*found));
@@ -293,6 +304,34 @@ class plan_finder {
     }
     if (asked.first_plan && !soon) whole_.emplace(size, found);
     return found;
+  }
+
+  // The better of a plan of one pipeline and of the best one of several that are cut alike, which a size is asked for once.
+  // Bounds speak of one pipeline, as the evidence says.
+  [[nodiscard]] outcome<plan> with_equal_pipelines(outcome<plan> found, planning_problem problem, const evaluate_options& how) {
+    if (problem.objective != plan_objective::iteration || !copied_.insert(problem.microbatch_size).second) return found;
+    problem.beat = std::min(problem.beat, best_before_);
+    if (found) problem.beat = std::min(problem.beat, objective_of(*found));
+    problem.progress = [&](const search_progress&) { return go_on(); };
+    const bool named = !schedule_.empty() && schedule_ != auto_schedule_name;
+    const baseline_options options{.schedule = named ? schedule_ : std::string(schedule_name(request_.how.warmup)),
+                                   .epsilon = request_.how.epsilon};
+    const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) -> outcome<plan> {
+      auto other = equal_pipelines(hardware, costs(own.microbatch_size), own, options);
+      if (other && !schedule_.empty() && !runs_already(*other) && schedule_ != "1f1b")
+        other = under_schedule(hardware, costs, *std::move(other), how);
+      return other;
+    };
+    auto other = within_target(hardware_, costs_, *request_.target, problem, request_.setting, how, make);
+    if (!other || (found && !(objective_of(*other) < objective_of(*found)))) return found;
+    if (found && found->evidence) {
+      auto evidence = *found->evidence;
+      evidence.objective_value = objective_of(*other);
+      evidence.objective_bound = std::min(evidence.objective_bound, objective_of(*other));
+      evidence.complete = false;
+      other->evidence = std::move(evidence);
+    }
+    return other;
   }
 
   // By the planner, under the schedule that is asked for.
@@ -424,6 +463,7 @@ class plan_finder {
   std::map<int, outcome<plan>> whole_;  // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look_;
   bool hurry_ = true;          // first looks may end without an answer
+  std::set<int> copied_;       // sizes for which pipelines cut alike were searched
   std::vector<int> given_up_;  // sizes where one has
 };
 
@@ -443,7 +483,7 @@ inline void validate(const plan_request& request) {
   const auto require = [&](bool holds, const std::string& what) {
     if (!holds) throw input_error("target " + t.name + " " + what);
   };
-  require(t.several_pipelines || planner.one_pipeline,
+  require(t.several_pipelines || planner.one_pipeline || (t.equal_pipelines && planner.equal_pipelines),
           "runs one pipeline, and planner " + std::string(planner.name) + " makes several");
   require(t.uneven_shares || !request.mixed_stages, "shares the work of a stage equally: mixed stages do not");
   require(t.cuts == target_cuts::layers || request.setting.granularity != "sublayer",
@@ -555,10 +595,7 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transform
 
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request) {
   if (!request.planner.empty()) return find_plan(hardware, costs, request, planner_named(request.planner));
-  const auto table = planners();
-  const bool one = request.target && !request.target->several_pipelines;
-  const auto chosen = std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.one_pipeline || !one; });
-  return find_plan(hardware, costs, request, *chosen);
+  return find_plan(hardware, costs, request, detail::default_planner(request));
 }
 
 HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,

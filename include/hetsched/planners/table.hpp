@@ -47,6 +47,7 @@ struct planner_entry {
   /// For a whole batch, whose microbatches the planner chooses, where it does.
   outcome<plan> (*of_batch)(const cluster&, const costs_by_size&, int batch, const planning_problem&,
                             const planner_choice&) = nullptr;
+  bool equal_pipelines = false;  ///< its plans have several that differ in their devices only
 };
 
 /// All planners of the library; the first one is the default, and where one pipeline is asked for the first that makes one.

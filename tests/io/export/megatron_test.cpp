@@ -150,6 +150,28 @@ TEST_CASE("flags are the plan: sizes, sequence, ZeRO, recomputation") {
   CHECK(megatron_rules::options(place_plan(file, "Megatron-LM"))["--recompute-granularity"] == "selective");
 }
 
+TEST_CASE("pipelines that are copies of one are replicas, those of each in a row, and shard for themselves") {
+  auto file = equal_plan(18, 2, {.data = 2, .tensor = 2});
+  for (auto& s : file.plan.pipelines[0].stages) s.zero = 1;
+  file.plan.pipelines.push_back(file.plan.pipelines[0]);
+  for (auto& s : file.plan.pipelines[1].stages) s.devices[0].mesh.subcluster = 1;
+  const auto placed = place_plan(file, "Megatron-LM");
+  REQUIRE(placed.ranks.size() == 16);
+  for (int r = 0; r < 16; ++r) {
+    const auto& rank = placed.ranks[static_cast<std::size_t>(r)];
+    CHECK(rank ==
+          placed_rank{
+              .pipeline_rank = r / 8, .data = r / 2 % 4, .tensor = r % 2, .subcluster = r / 4 % 2, .device = r / 8 * 4 + r % 4});
+  }
+  const auto of = megatron_rules::options(placed);
+  CHECK(of.at("--micro-batch-size") == "2");
+  CHECK(of.at("--global-batch-size") == "64");
+  CHECK(of.at("--num-distributed-optimizer-instances") == "2");
+  CHECK(megatron_rules::parse(megatron_layout(placed)) == megatron_rules::cuts(placed));
+  file.plan.pipelines.pop_back();
+  CHECK(megatron_rules::options(place_plan(file, "Megatron-LM")).count("--num-distributed-optimizer-instances") == 0);
+}
+
 TEST_CASE("precision is what devices compute in, and gradients are as the stack counts them") {
   const auto flags = [](plan_file file, const char* stack, bool hosts) {
     if (*stack) file.plan.setting.stack = find_training_stack(stack).value();

@@ -47,7 +47,8 @@ TEST_CASE("what has no ranks of stages is refused by name") {
   };
   auto file = equal_plan(18, 2);
   file.plan.pipelines.push_back(file.plan.pipelines.front());
-  refused(file, "it has 2 pipelines");
+  file.plan.pipelines.back().microbatches = 4;
+  refused(file, "it has 2 pipelines, which differ: pipeline 1: other microbatches");
   file = equal_plan(18, 2);
   file.plan.objective = plan_objective::latency;
   refused(file, "it serves requests");

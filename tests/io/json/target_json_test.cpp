@@ -15,7 +15,7 @@ const std::string own = R"({
   "format": "hetsched/target", "version": 1, "name": "ours", "like": "megatron", "program": "our fork", "stack": "hetsched",
   "several_pipelines": true, "uneven_shares": true, "cuts": "blocks_with_ends", "most": { "tensor": 8 },
   "equal": ["tensor", "zero"], "recompute": ["none", "full"], "zero": [0, 1, 2], "schedules": ["zb_h1", "auto"],
-  "equal_at_ends": ["data"], "strict": true, "zero_alone": [3]
+  "equal_at_ends": ["data"], "strict": true, "zero_alone": [3], "equal_pipelines": false
 })";
 
 }  // namespace
@@ -27,6 +27,7 @@ TEST_CASE("target.json: what it says, over the target that it is like; and back"
   expected.program = "our fork";
   expected.stack = "hetsched";
   expected.several_pipelines = expected.uneven_shares = true;
+  expected.equal_pipelines = false;
   expected.cuts = target_cuts::blocks_with_ends;
   expected.most.tensor = 8;
   expected.equal = {stage_trait::tensor, stage_trait::zero};

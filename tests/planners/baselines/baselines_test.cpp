@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
 
 #include "../interop_dp/plan_checks.hpp"
@@ -209,6 +210,16 @@ TEST_CASE("amp: its dynamic program finds the cut of the least sum, and its plan
     const additive_costs costs{given.costs};
     const auto found = amp(given.hardware, costs, given.problem);
     const auto even = uniform_pipelines(given.hardware, costs, given.problem);
+    // Under 1F1B, whose warm-ups are the same in all pipelines, both are of equal_pipelines' space.
+    const baseline_options plain{.schedule = "1f1b"};
+    const auto equal = equal_pipelines(given.hardware, costs, given.problem, plain);
+    for (const auto& less :
+         {amp(given.hardware, costs, given.problem, plain), uniform_pipelines(given.hardware, costs, given.problem, plain)})
+      if (less) {
+        REQUIRE(equal);
+        CHECK(equal->predicted.iteration_s <= less->predicted.iteration_s * (1 + 1e-9));
+      }
+    if (const auto exact = equal_pipelines(given.hardware, costs, given.problem)) CHECK_FALSE(unlike_pipelines(*exact));
     if (!found) continue;
     ++feasible;
     check_baseline(given, costs, *found);

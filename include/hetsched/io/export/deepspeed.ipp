@@ -93,6 +93,8 @@ if __name__ == "__main__":
 /// Precision and ZeRO of ds_config.json.
 inline void add_types(const placed_plan& placed, nlohmann::ordered_json& config, std::vector<std::string>& remarks) {
   const int zero = common_zero(placed, 1, remarks);  // its pipelines take no more
+  if (zero == 1 && placed.copies > 1)
+    remarks.push_back("DeepSpeed shards over all replicas, and the plan over those of each pipeline: it takes less memory");
   config["zero_optimization"] = {{"stage", zero}};
   const auto used = precision_of(placed);
   if (used != precision::bf16 && used != precision::fp16) return;

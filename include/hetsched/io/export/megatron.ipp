@@ -63,7 +63,11 @@ HETSCHED_INLINE std::vector<std::string> megatron_flags(const placed_plan& place
   if (sizes.tensor > 1) add("--sequence-parallel");  // as costs from shapes have it
   detail::add_precision(placed, flags);
   if (placed.setting().sequence > 0) add("--seq-length " + std::to_string(placed.setting().sequence));
-  if (common_zero(placed, 1, remarks) == 1) add("--use-distributed-optimizer");  // which shards as ZeRO 1 does
+  if (common_zero(placed, 1, remarks) == 1) {
+    add("--use-distributed-optimizer");  // which shards as ZeRO 1 does
+    // Each pipeline shards for itself: data ranks in a row (megatron/core/parallel_state.py, intra_partial_data_parallel ranks).
+    if (placed.copies > 1) add("--num-distributed-optimizer-instances " + std::to_string(placed.copies));
+  }
   const auto recompute = common_recomputation(placed, remarks);
   if (recompute == recomputation::selective) add("--recompute-granularity selective");
   if (recompute == recomputation::full) add("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1");

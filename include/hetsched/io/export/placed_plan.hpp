@@ -52,6 +52,7 @@ struct placed_plan {
   pipeline_layout layout;
   std::vector<placed_rank> ranks;
   std::optional<cluster> hardware;  ///< none: hosts and devices are not known
+  int copies = 1;                   ///< pipelines of the plan, which are replicas of its stages here, the first one's first
 
   [[nodiscard]] const pipeline_plan& line() const { return file.plan.pipelines.front(); }
   [[nodiscard]] const plan_setting& setting() const { return file.plan.setting; }
@@ -64,7 +65,8 @@ struct placed_plan {
 };
 
 /// A plan of a file for a target. On a cluster, subclusters count as there. `path`: of the plan, for messages.
-/// Throws: inexpressible for what has no such ranks: several pipelines, and plans that serve requests; input_error for devices
+/// Pipelines that differ in their devices only become one, whose stages are as slow as the slowest.
+/// Throws: inexpressible for what has no such ranks: other pipelines, and plans that serve requests; input_error for devices
 /// that the cluster does not have, and where stages and schedule do not fit. What else a target does not run, gaps() tells;
 /// export_plan asks it, and those who write files for a target ask nothing again.
 [[nodiscard]] placed_plan place_plan(plan_file file, std::string target, std::optional<cluster> hardware = {},

@@ -11,6 +11,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/io/export/placed_plan.hpp>
 #include <hetsched/io/json_reader.hpp>
+#include <hetsched/plan/target.hpp>
 #include <hetsched/runtime/layout/plan_layout.hpp>
 #include <hetsched/schedule/text.hpp>
 
@@ -32,13 +33,45 @@ HETSCHED_INLINE void placed_plan::refuse(const std::string& why) const {
   throw inexpressible(target + " cannot express this plan: " + why);
 }
 
+namespace detail {
+
+/// Pipelines that are copies of one as one pipeline: devices, replicas and microbatches of all, and what the slowest takes.
+[[nodiscard]] inline pipeline_plan in_one_pipeline(const std::vector<pipeline_plan>& all) {
+  auto one = all.front();
+  const int copies = static_cast<int>(all.size());
+  const auto slower = [](const boundary_plan& a, const boundary_plan& b) {
+    return a.forward_s + a.backward_s < b.forward_s + b.backward_s;
+  };
+  one.microbatch_size *= copies;
+  for (std::size_t l = 1; l < all.size(); ++l) {
+    for (std::size_t i = 0; i < one.stages.size(); ++i) {
+      auto& s = one.stages[i];
+      const auto& other = all[l].stages[i];
+      s.devices.insert(s.devices.end(), other.devices.begin(), other.devices.end());
+      s.warmup = std::max(s.warmup, other.warmup);
+      s.update_s = std::max(s.update_s, other.update_s);
+      if (s.cost.total_s() < other.cost.total_s()) s.cost = other.cost;
+    }
+    for (std::size_t i = 0; i < std::min(one.boundaries.size(), all[l].boundaries.size()); ++i)
+      if (slower(one.boundaries[i], all[l].boundaries[i])) one.boundaries[i] = all[l].boundaries[i];
+  }
+  for (auto& s : one.stages) s.degrees.data *= copies;
+  return one;
+}
+
+}  // namespace detail
+
 HETSCHED_INLINE placed_plan place_plan(plan_file file, std::string target, std::optional<cluster> hardware,
                                        const std::string& path) {
   placed_plan placed{.target = std::move(target), .file = {}, .layout = {}, .ranks = {}, .hardware = std::move(hardware)};
   const auto& p = file.plan;
   if (is_inference(p)) placed.refuse("it serves requests");
-  if (p.pipelines.size() != 1) placed.refuse("it has " + std::to_string(p.pipelines.size()) + " pipelines, which may differ");
-  auto whole = p;  // ZeRO is the target's business, and no layout's
+  if (p.pipelines.empty()) placed.refuse("it has no pipeline");
+  if (const auto unlike = unlike_pipelines(p); unlike && !unlike->runs_anyway)
+    placed.refuse("it has " + std::to_string(p.pipelines.size()) + " pipelines, which differ: " + to_text(*unlike));
+  auto whole = p;
+  whole.pipelines.resize(1);
+  whole.gradient_sync.clear();  // ZeRO is the target's business, and no layout's
   for (auto& s : whole.pipelines.front().stages) s.zero = 0;
   placed.layout = std::move(make_training_layout(whole).pipelines.front());
   if (placed.hardware) {
@@ -46,6 +79,11 @@ HETSCHED_INLINE placed_plan place_plan(plan_file file, std::string target, std::
     file.subclusters = subcluster_names(*placed.hardware);
   }
   placed.file = std::move(file);
+  placed.copies = static_cast<int>(placed.file.plan.pipelines.size());
+  if (placed.copies > 1) {
+    placed.file.plan.pipelines = {detail::in_one_pipeline(placed.file.plan.pipelines)};
+    placed.file.plan.gradient_sync.clear();
+  }
   const auto& stages = placed.line().stages;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const auto& d = stages[s].degrees;

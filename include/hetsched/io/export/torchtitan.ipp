@@ -97,7 +97,7 @@ HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
   // Under a pipeline weights and gradients stay whole until the last microbatch; without one they need not.
   const int zero = common_zero(placed, pipelined ? 1 : 3, result.remarks);
   const bool copies = zero == 0 && placed.ranks.size() == static_cast<std::size_t>(sizes.data);  // replicate() alone
-  const bool shards = !copies && (sizes.data > 1 || sizes.context > 1);
+  const bool shards = !copies && (sizes.data > placed.copies || sizes.context > 1);
   const auto recompute = common_recomputation(placed, result.remarks);
   const auto number = [](const char* name, int value) { return std::string(name) + " = " + std::to_string(value) + "\n"; };
   std::string text =
@@ -107,8 +107,8 @@ HETSCHED_INLINE plan_export export_torchtitan(const placed_plan& placed) {
           number("global_batch_size", line.microbatch_size * line.microbatches);
   if (placed.setting().sequence > 0) text += number("seq_len", placed.setting().sequence);
   text += detail::torchtitan_precision(placed) + "\n[parallelism]\n";
-  text += number("data_parallel_replicate_degree", copies ? sizes.data : 1) +
-          number("data_parallel_shard_degree", copies ? 1 : sizes.data) + "fsdp_reshard_after_forward = \"" +
+  text += number("data_parallel_replicate_degree", copies ? sizes.data : placed.copies) +
+          number("data_parallel_shard_degree", copies ? 1 : sizes.data / placed.copies) + "fsdp_reshard_after_forward = \"" +
           (zero == 3 ? "always" : "never") + "\"\n" + number("tensor_parallel_degree", sizes.tensor) +
           number("context_parallel_degree", sizes.context) + number("expert_parallel_degree", sizes.expert) +
           number("pipeline_parallel_degree", order.ranks);

@@ -62,10 +62,10 @@ template <class Names>
 
 [[nodiscard]] inline plan_target read_target_object(const json_value& value) {
   value.object(
-      {"format",        "version",        "name",          "like",           "program",      "stack",      "several_pipelines",
-       "uneven_shares", "cuts",           "most",          "least_replicas", "whole_rounds", "equal",      "recompute",
-       "zero",          "schedules",      "strict",        "equal_at_ends",  "zero_alone",   "precisions", "one_precision",
-       "fp16_experts",  "joined_by_nccl", "hosts_in_a_row"});
+      {"format",        "version",        "name",           "like",           "program",      "stack",      "several_pipelines",
+       "uneven_shares", "cuts",           "most",           "least_replicas", "whole_rounds", "equal",      "recompute",
+       "zero",          "schedules",      "strict",         "equal_at_ends",  "zero_alone",   "precisions", "one_precision",
+       "fp16_experts",  "joined_by_nccl", "hosts_in_a_row", "equal_pipelines"});
   plan_target t;
   if (const auto like = value.find("like")) t = plan_targets()[as_size(choice_of(*like, target_names()))];
   const auto name = value.at("name");
@@ -77,6 +77,7 @@ template <class Names>
     t.stack = known[as_size(choice_of(*stack, known))];
   }
   if (const auto several = value.find("several_pipelines")) t.several_pipelines = several->boolean();
+  if (const auto equal = value.find("equal_pipelines")) t.equal_pipelines = equal->boolean();
   if (const auto uneven = value.find("uneven_shares")) t.uneven_shares = uneven->boolean();
   if (const auto cuts = value.find("cuts")) t.cuts = static_cast<target_cuts>(choice_of(*cuts, cut_names));
   if (const auto most = value.find("most")) {
@@ -144,6 +145,7 @@ HETSCHED_INLINE std::string to_json(const plan_target& t) {
   if (!t.program.empty()) out["program"] = t.program;
   out["stack"] = t.stack;
   out["several_pipelines"] = t.several_pipelines;
+  out["equal_pipelines"] = t.equal_pipelines;
   out["uneven_shares"] = t.uneven_shares;
   out["cuts"] = detail::cut_names[static_cast<int>(t.cuts)];
   for (const auto& key : detail::degree_keys)

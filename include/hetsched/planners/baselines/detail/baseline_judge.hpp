@@ -82,6 +82,9 @@ class baseline_judge {
     return {.layers = layers, .devices = {devices}, .degrees = where.degrees, .recompute = where.recompute, .zero = where.zero};
   }
 
+  /// From now on all pipelines of a plan start with as many microbatches as the one that needs most.
+  void want_one_order() { alike_ = true; }
+
   /// Looks at a plan of these pipelines, which need stages and microbatches only.
   void consider(std::vector<pipeline_plan> lines) {
     plan p{.planner = planner_, .pipelines = std::move(lines)};
@@ -90,10 +93,12 @@ class baseline_judge {
         line.microbatch_size = asked_.microbatch_size;
         line.schedule.name = schedule;
       }
-      auto judged =
-          evaluate(hardware(), book_.costs(), p,
-                   {.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic, .epsilon = options_.epsilon});
+      auto judged = evaluate(hardware(), book_.costs(), p, judging());
       ++plans_;
+      if (alike_ && judged && judged->shortage.empty() && give_one_order(judged->plan)) {
+        ++plans_;
+        judged = evaluate(hardware(), book_.costs(), std::move(judged->plan), judging());
+      }
       if (!judged) {
         if (!why_) why_ = judged.why_not();
         break;
@@ -124,6 +129,21 @@ class baseline_judge {
   }
 
  private:
+  [[nodiscard]] evaluate_options judging() const {
+    return {.flops_per_sample = asked_.flops_per_sample, .arithmetic = asked_.arithmetic, .epsilon = options_.epsilon};
+  }
+
+  // Whether that changes the plan.
+  static bool give_one_order(plan& p) {
+    const auto before = p.pipelines;
+    for (std::size_t i = 0; i < p.pipelines.front().stages.size(); ++i) {
+      int most = 0;
+      for (const auto& line : p.pipelines) most = std::max(most, line.stages[i].warmup);
+      for (auto& line : p.pipelines) line.stages[i].warmup = most;
+    }
+    return p.pipelines != before;
+  }
+
   price_book& book_;
   const interop_problem& placed_;
   const stage_prices& table_;
@@ -135,7 +155,7 @@ class baseline_judge {
   std::optional<plan> best_;
   std::optional<refusal> why_;
   std::int64_t plans_ = 0;
-  bool stopped_ = false;
+  bool stopped_ = false, alike_ = false;
 };
 
 }  // namespace hetsched::detail

@@ -20,6 +20,12 @@ class device_line {
   /// `order`: positions in cluster::subclusters; the cluster outlives it.
   device_line(const cluster& hardware, std::vector<int> order) : hardware_(hardware), order_(std::move(order)) {}
 
+  [[nodiscard]] int device_count() const {
+    int count = 0;
+    for (const int k : order_) count += at(hardware_.subclusters, k).device_count();
+    return count;
+  }
+
   /// `count` devices from position `first` on, if they are whole nodes or lie on one node.
   [[nodiscard]] std::optional<device_group> group(int first, int count) const {
     for (const int k : order_) {
@@ -49,6 +55,18 @@ class device_line {
   std::vector<std::vector<int>> all{order};
   if (order.size() <= 4)
     while (std::next_permutation(order.begin(), order.end())) all.push_back(order);
+  return all;
+}
+
+/// The orders of some of up to four subclusters, of fewer behind more; of more than four as above.
+[[nodiscard]] inline std::vector<std::vector<int>> orders_of_some(const cluster& hardware) {
+  auto all = subcluster_orders(hardware);
+  if (hardware.subclusters.size() > 4) return all;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    auto fewer = all[k];
+    fewer.pop_back();
+    if (!fewer.empty() && std::find(all.begin(), all.end(), fewer) == all.end()) all.push_back(std::move(fewer));
+  }
   return all;
 }
 

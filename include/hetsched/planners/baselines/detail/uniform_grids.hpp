@@ -87,9 +87,10 @@ struct grid_choice {
 
 /// Every grid that the cost model has placements for, those of the least bound first.
 [[nodiscard]] inline std::vector<grid_choice> uniform_grids(baseline_judge& judge, const std::vector<device_line>& lines) {
-  const int devices = judge.hardware().device_count(), layers = judge.placed().layers;
+  const int layers = judge.placed().layers;
   std::vector<grid_choice> choices;
-  for (std::size_t order = 0; order < lines.size(); ++order)
+  for (std::size_t order = 0; order < lines.size(); ++order) {
+    const int devices = lines[order].device_count();
     for (int each = 1; each <= devices; ++each) {
       const int groups = devices / each;
       for (int stages = 1; devices % each == 0 && stages <= std::min(groups, layers); ++stages) {
@@ -110,6 +111,7 @@ struct grid_choice {
         }
       }
     }
+  }
   std::stable_sort(choices.begin(), choices.end(), [](const auto& a, const auto& b) { return a.bound_s < b.bound_s; });
   return choices;
 }
@@ -135,11 +137,11 @@ inline void consider_cut(baseline_judge& judge, const uniform_grid& g, const std
   judge.consider(std::move(lines));
 }
 
-/// Goes through the grids, with what cuts_of(grid) says, while their bounds leave hope.
+/// Goes through the grids on subclusters in these orders, with what cuts_of(grid) says, while their bounds leave hope.
 template <class CutsOf>
-[[nodiscard]] outcome<plan> best_of_grids(baseline_judge& judge, CutsOf cuts_of) {
+[[nodiscard]] outcome<plan> best_of_grids(baseline_judge& judge, std::vector<std::vector<int>> orders, CutsOf cuts_of) {
   std::vector<device_line> lines;
-  for (auto& order : subcluster_orders(judge.hardware())) lines.emplace_back(judge.hardware(), std::move(order));
+  for (auto& order : orders) lines.emplace_back(judge.hardware(), std::move(order));
   for (const auto& c : uniform_grids(judge, lines)) {
     if (!(c.bound_s < judge.limit_s()) || !judge.go_on()) break;
     const auto g = placed_alike(judge, *devices_of(lines[c.order], c), at(judge.placed().placements, c.like).where);
