@@ -23,10 +23,11 @@ TEST_CASE("HIP's runtime tells its errors, or knows its devices") {
   if (hip.device_count(count) != 0) {
     CHECK(hip.set_device(0) != 0);
     CHECK(hip.has_context(0, used) != 0);
-    CHECK(hipPeekAtLastError() == hipSuccess);
     CHECK(hip.error_text(hipErrorNoDevice).find("NoDevice") != std::string::npos);
     return;
   }
+  CHECK(hip.set_device(count) != 0);
+  CHECK(hipPeekAtLastError() == hipSuccess);
   const cuda_devices<hip_runtime> devices;
   for (int d = 0; d < count; ++d) {
     const auto found = describe_device(devices, d);
