@@ -46,7 +46,7 @@ function(hetsched_add_compiled name headers)
 endfunction()
 
 file(GLOB rooms RELATIVE "${hetsched_include}/hetsched" CONFIGURE_DEPENDS "${hetsched_include}/hetsched/*")
-list(FILTER rooms EXCLUDE REGEX "\\.|^(io|views|gloo|mpi|cuda|cuda_check|torch)$")
+list(FILTER rooms EXCLUDE REGEX "\\.|^(io|views|gloo|mpi|cuda|cuda_check|hip|torch)$")
 hetsched_add_compiled(compiled hetsched ${rooms})
 foreach(room IN ITEMS io gloo mpi)
   if(TARGET hetsched_${room})

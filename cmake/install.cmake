@@ -137,6 +137,11 @@ install_component(cuda_check ABOUT "A strict stand-in for CUDA, for tests withou
   PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
   CPS_REQUIRES :hetsched
   LIBRARIES pthread)
+install_component(hip ABOUT "Ranks on AMD's GPUs of one process"
+  PC_REQUIRES "hetsched = ${PROJECT_VERSION}"
+  CPS_REQUIRES :hetsched
+  INCLUDES "${HETSCHED_HIP_INCLUDE}"
+  LIBRARIES "${HETSCHED_HIP_LIBRARY}" pthread)
 install_component(nccl ABOUT "Ranks on GPUs by NCCL"
   PC_REQUIRES "hetsched-cuda = ${PROJECT_VERSION}"
   CPS_REQUIRES :cuda

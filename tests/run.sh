@@ -54,6 +54,7 @@ runs release && wanted "the format is not checked" clang-format-14
 runs debug && wanted "ranks do not meet in a real Redis" redis-server
 runs torch && wanted "the lane torch" python3-venv
 runs package && wanted "Conan's recipe and files of the Common Package Specification are not tried out" python3-venv
+{ runs release || runs package; } && wanted "component hip is not compiled" libamdhip64-dev
 sanitizes() { runs debug || runs tsan || runs fuzz; }
 if { sanitizes && ! find_sanitizing_clang >/dev/null; } || { runs package && ! bash tests/find_clang.sh >/dev/null; }; then
   # The first that the distribution has.
@@ -128,8 +129,11 @@ if PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null; then
     if [[ -e $folder/include/nccl.h ]]; then cuda=(-DHETSCHED_CUDA=ON -DHETSCHED_NCCL=ON); fi
   done
 fi
-runs release && lane release "${cuda[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_CBC=ON -DHETSCHED_ONNX=ON -DHETSCHED_MPI=ON
-runs package && lane package "${cuda[@]}" -DHETSCHED_MPI=ON
+# So are the HIP parts.
+hip=()
+if [[ -e ${ROCM_PATH:-/opt/rocm}/include/hip/hip_runtime_api.h || -e /usr/include/hip/hip_runtime_api.h ]]; then hip=(-DHETSCHED_HIP=ON); fi
+runs release && lane release "${cuda[@]}" "${hip[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_CBC=ON -DHETSCHED_ONNX=ON -DHETSCHED_MPI=ON
+runs package && lane package "${cuda[@]}" "${hip[@]}" -DHETSCHED_MPI=ON
 gxx=$CXX
 if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi
 # Without debug information, which is a tenth of the time: reports name functions, and lines if the preset is built as it is.

@@ -20,6 +20,7 @@ COMPONENTS = {
     "mpi": ([], ["mpi", "pthread"]),
     "cuda": ([], ["cudart_static", "dl", "rt", "pthread"]),
     "cuda_check": ([], ["pthread"]),
+    "hip": ([], ["amdhip64", "pthread"]),
     "nccl": ([], ["nccl"]),
     "metis": (["metis/[>=5.1 <6]"], []),
     "compiled": ([], []),

@@ -25,7 +25,7 @@ chapters = [
     ("Planning", ["docs/recipes.md", "docs/planner.md", "docs/targets.md", "docs/parallel-pipelines.md", "docs/hetauto.md", "docs/placement.md", "docs/spmd.md", "docs/export.md", "docs/settings.md", "docs/speed-ups.md"]),
     ("Schedules and transfers", ["docs/schedules.md", "docs/reshard.md"]),
     ("Predictions", ["docs/prediction.md", "docs/accuracy.md", "docs/how-sure.md", "docs/devices.md"]),
-    ("Running", ["docs/runtime.md", "docs/launching.md", "docs/cuda.md", "docs/gpu-results.md", "docs/benchmarks.md"]),
+    ("Running", ["docs/runtime.md", "docs/launching.md", "docs/cuda.md", "docs/hip.md", "docs/gpu-results.md", "docs/benchmarks.md"]),
     ("Contributing", ["CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"]),
 ]
 languages = {".hpp": "cpp", ".cpp": "cpp", ".cu": "cpp", ".cuh": "cpp", ".py": "python", ".sh": "bash", ".json": "json"}

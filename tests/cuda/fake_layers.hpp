@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,34 +21,38 @@
 
 #include "../runtime/dense.hpp"
 
-// The layers of dense.hpp for the fake: the same arithmetic, in kernels.
+// The layers of dense.hpp for the strict devices of any vendor: the same arithmetic, in kernels.
 namespace hetsched::test {
 
-using fake_devices = cuda_devices<cuda_check::api>;
-using fake_queue = cuda_queue<cuda_check::api>;
-
-class fake_tensor {
+template <class Api>
+class strict_tensor {
  public:
-  fake_tensor() = default;
-  fake_tensor(std::size_t rows, std::size_t columns, const fake_queue& q)
+  strict_tensor() = default;
+  strict_tensor(std::size_t rows, std::size_t columns, const cuda_queue<Api>& q)
       : shape_{rows, columns}, buffer_(q, rows * columns * sizeof(double)) {}
-  fake_tensor(const tensor_shape& shape, const fake_queue& q) : fake_tensor(shape.at(0), shape.at(1), q) {}
+  strict_tensor(const tensor_shape& shape, const cuda_queue<Api>& q) : strict_tensor(shape.at(0), shape.at(1), q) {}
   [[nodiscard]] const std::array<std::size_t, 2>& shape() const { return shape_; }
   [[nodiscard]] std::size_t rows() const { return shape_[0]; }
   [[nodiscard]] std::size_t columns() const { return shape_[1]; }
   [[nodiscard]] std::size_t size() const { return shape_[0] * shape_[1]; }
   [[nodiscard]] double* data() { return static_cast<double*>(buffer_.data()); }
   [[nodiscard]] const double* data() const { return static_cast<const double*>(buffer_.data()); }
-  cuda_buffer<cuda_check::api>& buffer() { return buffer_; }
-  [[nodiscard]] const cuda_buffer<cuda_check::api>& buffer() const { return buffer_; }
+  cuda_buffer<Api>& buffer() { return buffer_; }
+  [[nodiscard]] const cuda_buffer<Api>& buffer() const { return buffer_; }
 
  private:
   std::array<std::size_t, 2> shape_{};
-  cuda_buffer<cuda_check::api> buffer_;
+  cuda_buffer<Api> buffer_;
 };
 
-inline void kernel(const fake_queue& q, const char* name, std::initializer_list<const fake_tensor*> reads,
-                   std::initializer_list<fake_tensor*> writes, cuda_check::machine::work body) {
+using fake_devices = cuda_devices<cuda_check::api>;
+using fake_queue = cuda_queue<cuda_check::api>;
+using fake_tensor = strict_tensor<cuda_check::api>;
+
+template <class Api>
+void kernel(const cuda_queue<Api>& q, const char* name,
+            std::initializer_list<std::type_identity_t<const strict_tensor<Api>*>> reads,
+            std::initializer_list<std::type_identity_t<strict_tensor<Api>*>> writes, cuda_check::machine::work body) {
   std::vector<cuda_check::machine::range> ranges;
   for (const auto* t : reads) ranges.push_back({t->data(), t->size() * sizeof(double), false});
   for (auto* t : writes) ranges.push_back({t->data(), t->size() * sizeof(double), true});
@@ -60,12 +65,14 @@ inline mistake planted = mistake::none;
 
 }  // namespace hetsched::test
 
-template <>
-struct hetsched::tensor_traits<hetsched::test::fake_tensor>
-    : hetsched::cuda_tensor_traits<hetsched::test::fake_tensor, double, hetsched::cuda_check::api> {
-  using tensor = hetsched::test::fake_tensor;
+template <class Api>
+struct hetsched::tensor_traits<hetsched::test::strict_tensor<Api>>
+    : hetsched::cuda_tensor_traits<hetsched::test::strict_tensor<Api>, double, Api> {
+  using tensor = hetsched::test::strict_tensor<Api>;
   using mistake = hetsched::test::mistake;
-  using common = hetsched::cuda_tensor_traits<tensor, double, hetsched::cuda_check::api>;
+  using common = hetsched::cuda_tensor_traits<tensor, double, Api>;
+  using queue = typename common::queue;
+  using moment = typename common::moment;
   static bool makes(mistake m) { return hetsched::test::planted == m; }
 
   static tensor make(const tensor_shape& shape, const queue& q) {
@@ -99,15 +106,17 @@ struct hetsched::tensor_traits<hetsched::test::fake_tensor>
 
 namespace hetsched::test {
 
-inline fake_tensor upload(const fake_queue& q, const matrix<double>& m) {
-  fake_tensor t(m.rows(), m.columns(), q);
+template <class Api>
+strict_tensor<Api> upload(const cuda_queue<Api>& q, const matrix<double>& m) {
+  strict_tensor<Api> t(m.rows(), m.columns(), q);
   kernel(q, "an upload", {}, {&t}, [m, at = t.data()](const auto& v) {
     for (std::size_t k = 0; k < m.rows() * m.columns(); ++k) v.write(at)[k] = m.data()[k];
   });
   return t;
 }
 /// Waits for all that is on the queue.
-inline matrix<double> download(const fake_queue& q, const fake_tensor& t) {
+template <class Api>
+matrix<double> download(const cuda_queue<Api>& q, const strict_tensor<Api>& t) {
   matrix<double> m(t.rows(), t.columns());
   kernel(q, "a download", {&t}, {}, [&m, from = t.data()](const auto& v) {
     for (std::size_t k = 0; k < m.rows() * m.columns(); ++k) m.data()[k] = v.read(from)[k];
@@ -116,16 +125,18 @@ inline matrix<double> download(const fake_queue& q, const fake_tensor& t) {
   return m;
 }
 
-struct fake_linear {
-  using tensor = fake_tensor;
+template <class Api>
+struct strict_linear {
+  using tensor = strict_tensor<Api>;
+  using queue = cuda_queue<Api>;
   struct context {
     const tensor* input = nullptr;
   };
-  fake_linear(const linear<double>& like, const fake_queue& q) {
+  strict_linear(const linear<double>& like, const queue& q) {
     weights.push_back(upload(q, like.weights[0]));
     sums.push_back(upload(q, like.sums[0]));
   }
-  tensor forward(const tensor& x, context& c, const fake_queue& q) {
+  tensor forward(const tensor& x, context& c, const queue& q) {
     c.input = &x;
     const auto& w = weights[0];
     tensor y(x.rows(), w.columns(), q);
@@ -140,7 +151,7 @@ struct fake_linear {
            });
     return y;
   }
-  tensor backward_input(const tensor& dy, context&, const fake_queue& q) {
+  tensor backward_input(const tensor& dy, context&, const queue& q) {
     const auto& w = weights[0];
     tensor dx(dy.rows(), w.rows(), q);
     kernel(q, "backward of linear", {&dy, &w}, {&dx},
@@ -154,7 +165,7 @@ struct fake_linear {
            });
     return dx;
   }
-  void backward_weight(const tensor& dy, context& c, const fake_queue& q) {
+  void backward_weight(const tensor& dy, context& c, const queue& q) {
     auto& sum = sums[0];
     const auto& x = *c.input;
     kernel(
@@ -165,7 +176,7 @@ struct fake_linear {
               for (std::size_t j = 0; j < out; ++j) v.write(sum)[k * out + j] += v.read(x)[i * in + k] * v.read(dy)[i * out + j];
         });
   }
-  tensor backward(const tensor& dy, context& c, const fake_queue& q) {
+  tensor backward(const tensor& dy, context& c, const queue& q) {
     auto dx = backward_input(dy, c, q);
     backward_weight(dy, c, q);
     return dx;
@@ -175,17 +186,19 @@ struct fake_linear {
   std::vector<tensor> weights, sums;
 };
 
-struct fake_activation {
-  using tensor = fake_tensor;
+template <class Api>
+struct strict_activation {
+  using tensor = strict_tensor<Api>;
+  using queue = cuda_queue<Api>;
   struct context {
     tensor kept;
   };
-  explicit fake_activation(const fake_queue& q) {
+  explicit strict_activation(const queue& q) {
     const activation<double> like;
     gain.push_back(upload(q, like.gain[0]));
     sum.push_back(upload(q, like.sum[0]));
   }
-  tensor forward(const tensor& x, context& c, const fake_queue& q) {
+  tensor forward(const tensor& x, context& c, const queue& q) {
     tensor y(x.rows(), x.columns(), q);
     c.kept = tensor(x.rows(), x.columns(), q);
     kernel(q, "activation", {&x, &gain[0]}, {&y, &c.kept},
@@ -197,7 +210,7 @@ struct fake_activation {
            });
     return y;
   }
-  tensor backward(const tensor& dy, context& c, const fake_queue& q) {
+  tensor backward(const tensor& dy, context& c, const queue& q) {
     tensor dx(dy.rows(), dy.columns(), q);
     kernel(q, "backward of activation", {&dy, &gain[0], &c.kept}, {&dx, &sum[0]},
            [dy = dy.data(), g = std::as_const(gain[0]).data(), kept = std::as_const(c.kept).data(), dx = dx.data(),
@@ -215,24 +228,31 @@ struct fake_activation {
   std::vector<tensor> gain, sum;
 };
 
-using fake_stage = layer_list<fake_tensor, any_layer<fake_tensor, fake_queue>, fake_queue>;
+template <class Api>
+using strict_stage = layer_list<strict_tensor<Api>, any_layer<strict_tensor<Api>, cuda_queue<Api>>, cuda_queue<Api>>;
+using fake_linear = strict_linear<cuda_check::api>;
+using fake_activation = strict_activation<cuda_check::api>;
+using fake_stage = strict_stage<cuda_check::api>;
 
 /// The stage of a task, its parameters on the queue's device.
-inline fake_stage stage_on(const fake_queue& q, const task<double>& t, int s) {
+template <class Api>
+strict_stage<Api> stage_on(const cuda_queue<Api>& q, const task<double>& t, int s) {
   auto like = t.stage(s);
-  std::vector<any_layer<fake_tensor, fake_queue>> list;
+  std::vector<any_layer<strict_tensor<Api>, cuda_queue<Api>>> list;
   for (auto& l : like.layers()) {
     if (const auto* const found = l.get<linear<double>>())
-      list.emplace_back(fake_linear(*found, q));
+      list.emplace_back(strict_linear<Api>(*found, q));
     else
-      list.emplace_back(fake_activation(q));
+      list.emplace_back(strict_activation<Api>(q));
   }
-  return fake_stage(std::move(list));
+  return strict_stage<Api>(std::move(list));
 }
 
 /// As task::loss; enqueues.
-inline fake_tensor fake_loss(const fake_tensor& output, const fake_tensor& target, const fake_queue& q, double& value) {
-  fake_tensor gradient(output.rows(), output.columns(), q);
+template <class Api>
+strict_tensor<Api> strict_loss(const strict_tensor<Api>& output, const strict_tensor<Api>& target, const cuda_queue<Api>& q,
+                               double& value) {
+  strict_tensor<Api> gradient(output.rows(), output.columns(), q);
   auto body = [y = output.data(), t = target.data(), g = gradient.data(), n = output.size(), &value](const auto& v) {
     double sum = 0;
     for (std::size_t k = 0; k < n; ++k) {
@@ -250,48 +270,61 @@ inline fake_tensor fake_loss(const fake_tensor& output, const fake_tensor& targe
                      std::move(body));
   return gradient;
 }
+inline fake_tensor fake_loss(const fake_tensor& output, const fake_tensor& target, const fake_queue& q, double& value) {
+  return strict_loss(output, target, q, value);
+}
 
-/// `steps` steps of a task, every rank on its place (a device, or -1: the host), a thread each; the last step's results,
-/// and what was measured in it, by rank.
+/// Of one rank, on a thread of its own, on a device or -1, the host: `steps` steps of a task. The last one's losses and gradients
+/// are told, and what was measured in it.
 /// Staged: what the schedule lists as copies goes through pinned memory.
+template <bool Staged, class Api, class Communicator>
+void run_rank(cuda_devices<Api>& devices, Communicator& end, int place, const task<double>& t, const schedule& order,
+              const executor_options& options, int steps, std::vector<double>& losses, outcome_of_step<double>& result,
+              timeline* measured = nullptr) {
+  using tensor = strict_tensor<Api>;
+  using stager = std::conditional_t<Staged, cuda_stager<tensor, Api>, no_stager>;
+  using backend = cuda_backend<Api>;
+  const auto name = "rank " + std::to_string(end.rank());
+  backend own(devices, place, name);
+  const auto bound = own.bind();
+  const auto q = own.compute_queue();
+  const auto copies = stages_of_rank(order, end.rank());
+  std::vector<strict_stage<Api>> stages;
+  for (const auto& c : copies) stages.push_back(stage_on(q, t, c.stage));
+  std::vector<tensor> inputs, targets;
+  for (const auto& m : t.inputs) inputs.push_back(upload(q, m));
+  for (const auto& m : t.targets) targets.push_back(upload(q, m));
+  const auto how = [&] {
+    if constexpr (Staged)
+      return stager(devices, place, name);
+    else
+      return no_stager();
+  };
+  pipeline_executor<tensor, strict_stage<Api>, Communicator, stager, backend> executor(order, std::span(stages), t.boundaries(),
+                                                                                       end, options, how(), own);
+  for (int i = 0; i < steps; ++i)
+    executor.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), strict_loss<Api>);
+  if (measured) *measured = executor.measured();
+  losses.assign(executor.losses().begin(), executor.losses().end());
+  for (std::size_t i = 0; i < copies.size(); ++i) {
+    auto& sums = result.gradients[static_cast<std::size_t>(copies[i].direction * order.stages + copies[i].stage)];
+    for (const tensor& g : stages[i].gradients()) sums.push_back(download(q, g));
+  }
+}
+
+/// All ranks on their places; the last step's results, and what was measured in it, by rank.
 template <bool Staged, class communicator>
 outcome_of_step<double> run_on_fake(fake_devices& devices, std::vector<communicator> ends, const std::vector<int>& places,
                                     const task<double>& t, const schedule& order, const executor_options& options, int steps,
                                     std::vector<timeline>* measured = nullptr) {
-  using stager = std::conditional_t<Staged, cuda_stager<fake_tensor, cuda_check::api>, no_stager>;
-  using backend = cuda_backend<cuda_check::api>;
   outcome_of_step<double> result;
   result.losses.assign(t.inputs.size(), 0);
   result.gradients.resize(order.rank_of.size());
   std::vector<std::vector<double>> losses(places.size());
   run_on_threads(std::move(ends), [&](communicator& end) {
     const auto rank = static_cast<std::size_t>(end.rank());
-    const auto name = "rank " + std::to_string(rank);
-    backend own(devices, places[rank], name);
-    const auto bound = own.bind();
-    const auto q = own.compute_queue();
-    const auto copies = stages_of_rank(order, end.rank());
-    std::vector<fake_stage> stages;
-    for (const auto& c : copies) stages.push_back(stage_on(q, t, c.stage));
-    std::vector<fake_tensor> inputs, targets;
-    for (const auto& m : t.inputs) inputs.push_back(upload(q, m));
-    for (const auto& m : t.targets) targets.push_back(upload(q, m));
-    const auto how = [&] {
-      if constexpr (Staged)
-        return stager(devices, places[rank], name);
-      else
-        return no_stager();
-    };
-    pipeline_executor<fake_tensor, fake_stage, communicator, stager, backend> executor(order, std::span(stages), t.boundaries(),
-                                                                                       end, options, how(), own);
-    for (int i = 0; i < steps; ++i)
-      executor.step(std::span<const fake_tensor>(inputs), std::span<const fake_tensor>(targets), fake_loss);
-    if (measured) (*measured)[rank] = executor.measured();
-    losses[rank].assign(executor.losses().begin(), executor.losses().end());
-    for (std::size_t i = 0; i < copies.size(); ++i) {
-      auto& sums = result.gradients[static_cast<std::size_t>(copies[i].direction * order.stages + copies[i].stage)];
-      for (const fake_tensor& g : stages[i].gradients()) sums.push_back(download(q, g));
-    }
+    run_rank<Staged>(devices, end, places[rank], t, order, options, steps, losses[rank], result,
+                     measured ? &(*measured)[rank] : nullptr);
   });
   for (const auto& part : losses)
     for (std::size_t m = 0; m < part.size(); ++m) result.losses[m] += part[m];

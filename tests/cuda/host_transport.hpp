@@ -35,8 +35,12 @@ class host_transport {
   [[nodiscard]] int rank() const { return inner_.rank(); }
   [[nodiscard]] int ranks() const { return inner_.ranks(); }
   [[nodiscard]] int open(const edge& e) { return inner_.open(e); }
-  void post_send(int channel, const stamp& s, fake_tensor& t, operation& op) { post_send_bytes(channel, s, bytes_of(t), op); }
-  void post_receive(int channel, const stamp& s, fake_tensor& t, operation& op) {
+  template <class Tensor>
+  void post_send(int channel, const stamp& s, Tensor& t, operation& op) {
+    post_send_bytes(channel, s, bytes_of(t), op);
+  }
+  template <class Tensor>
+  void post_receive(int channel, const stamp& s, Tensor& t, operation& op) {
     post_receive_bytes(channel, s, bytes_of(t), op);
   }
   void post_send_bytes(int channel, const stamp& s, std::span<const std::byte> bytes, operation& op) {
@@ -64,7 +68,10 @@ class host_transport {
   }
 
  private:
-  static std::span<std::byte> bytes_of(fake_tensor& t) { return std::as_writable_bytes(std::span(t.data(), t.size())); }
+  template <class Tensor>
+  static std::span<std::byte> bytes_of(Tensor& t) {
+    return std::as_writable_bytes(std::span(t.data(), t.size()));
+  }
   inner inner_;
   cuda_check::machine* machine_;
   std::size_t* most_bytes_;

@@ -14,7 +14,9 @@
 namespace hetsched::test {
 
 using nccl_control = thread_communicator<matrix<double>>;
-using nccl_ranks = nccl_communicator<fake_tensor, cuda_check::api, fake_nccl, nccl_control>;
+template <class Api>
+using strict_nccl = nccl_communicator<strict_tensor<Api>, Api, fake_nccl, nccl_control>;
+using nccl_ranks = strict_nccl<cuda_check::api>;
 
 inline std::vector<int> numbered_places(int ranks) {
   std::vector<int> places(static_cast<std::size_t>(ranks));

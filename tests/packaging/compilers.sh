@@ -34,7 +34,7 @@ fi
 rm -rf "$root/hetsched"
 mkdir "$root/hetsched"
 tar -C "$source" --exclude=./build --exclude=./.git -c . | tar -C "$root/hetsched" -x
-(cd "$root/hetsched/include" && find hetsched -name '*.hpp' ! -path 'hetsched/cuda*' ! -path 'hetsched/torch*' | sort | sed 's/.*/#include <&>/') \
+(cd "$root/hetsched/include" && find hetsched -name '*.hpp' ! -path 'hetsched/cuda*' ! -path 'hetsched/hip*' ! -path 'hetsched/torch*' | sort | sed 's/.*/#include <&>/') \
   >"$root/hetsched/headers.cpp"
 sed -n '/^## From C++/,/^## /{/^```cpp/,/^```$/{/^```/!p}}' "$source/README.md" >"$root/hetsched/program.cpp"
 

@@ -118,6 +118,15 @@ component_cuda_check() {
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;cuda_check"
   build_and_run cuda_check_app
 }
+# Also in one program with CUDA's, where that is.
+component_hip() {
+  install
+  find "$work/prefix" -name hetsched-hip-targets.cmake | grep -q . || { echo "skipped: built without HIP"; exit 77; }
+  local components="hip"
+  ! find "$work/prefix" -name hetsched-cuda-targets.cmake | grep -q . || components="hip;cuda"
+  configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;$components"
+  build_and_run hip_app
+}
 component_nccl() {
   install
   find "$work/prefix" -name hetsched-nccl-targets.cmake | grep -q . || { echo "skipped: built without NCCL"; exit 77; }
@@ -173,6 +182,13 @@ no_mpi() {
 no_cuda() {
   install
   refused "component cuda" -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;cuda"
+}
+no_hip() {
+  install
+  find "$work/prefix" -name hetsched-hip-targets.cmake | grep -q . || { echo "skipped: built without HIP"; exit 77; }
+  local without=-DHETSCHED_HIP_LIBRARY=OFF
+  refused "component hip needs HIP's runtime" "$without" -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;hip"
+  configure "$without" -DHETSCHED_FIND="CONFIG;REQUIRED"
 }
 no_nlohmann() {
   install

@@ -18,7 +18,7 @@ class HetschedTest(ConanFile):
 
     def _programs(self):
         options = self.dependencies["hetsched"].options
-        return [name for name in ("io", "views", "gloo", "mpi", "cuda", "nccl", "metis", "compiled") if options.get_safe(name)] or ["core"]
+        return [name for name in ("io", "views", "gloo", "mpi", "cuda", "hip", "nccl", "metis", "compiled") if options.get_safe(name)] or ["core"]
 
     def generate(self):
         CMakeDeps(self).generate()

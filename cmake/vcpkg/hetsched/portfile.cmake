@@ -11,6 +11,7 @@ vcpkg_check_features(OUT_FEATURE_OPTIONS features
     mpi HETSCHED_MPI
     cuda HETSCHED_CUDA
     cuda-check HETSCHED_CUDA_CHECK
+    hip HETSCHED_HIP
     nccl HETSCHED_NCCL
     compiled HETSCHED_BUILD_COMPILED
 )

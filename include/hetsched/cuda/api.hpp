@@ -13,7 +13,8 @@ namespace hetsched {
 
 /// The calls of the CUDA runtime that this library makes; cuda_runtime makes them, and a fake can stand in for it. A handle:
 /// copies mean the same runtime. All but error_text return CUDA's error code, 0 for none, and do what the call of the name in
-/// brackets does.
+/// brackets does. That runtimes of other vendors have calls like these is enough: see hip_runtime. Codes that mean anything are
+/// 600, not ready, of query and elapsed, and those of means_no_gpu.
 ///   device_count(int&)                                        [cudaGetDeviceCount]
 ///   get_device(int&), set_device(int)                         [cudaGetDevice, cudaSetDevice]
 ///   has_context(int device, bool&)                            whether anyone in the process has used it; makes no context
@@ -40,7 +41,8 @@ namespace hetsched {
 ///   begin_range(const char*), end_range()                     for profilers; without a code [nvtxRangePush, nvtxRangePop]
 ///   error_text(code) -> std::string
 /// Optional: host_access(const void*, bytes, bool writes), told when the host itself reads or writes pinned memory;
-/// taken_again(const void*), told when a thread takes pinned memory that another one may have given back.
+/// taken_again(const void*), told when a thread takes pinned memory that another one may have given back;
+/// call_name(const char*) -> std::string, what errors call a call, by CUDA's name for it.
 /// Not checked: any of that.
 template <class A>
 concept cuda_api = std::copyable<A> &&
@@ -80,10 +82,10 @@ concept cuda_api = std::copyable<A> &&
 /// Whether an error code means that there is no GPU to use: a stub library, no driver or too old a one, no device.
 [[nodiscard]] constexpr bool means_no_gpu(int code) { return code == 34 || code == 35 || code == 100; }
 
-/// A CUDA call that failed.
+/// A call of CUDA, or of another vendor's runtime, that failed.
 class cuda_error : public error {
  public:
-  /// `name`: of the call, as CUDA has it; `place`: what it was made for; `on`: the device, -1 for none.
+  /// `name`: of the call, as its vendor has it; `place`: what it was made for; `on`: the device, -1 for none.
   cuda_error(const std::string& name, const std::string& place, int on, int number, const std::string& text)
       : error(means_no_gpu(number) ? "there is no GPU to use: " + name + ": " + text + " (" + std::to_string(number) + ")"
                                    : name + " failed for " + place + (on < 0 ? "" : " on device " + std::to_string(on)) + ": " +
@@ -100,10 +102,19 @@ namespace detail {
 
 inline constexpr int cuda_not_ready = 600;
 
+/// What a call failed for.
+template <cuda_api Api>
+[[nodiscard]] cuda_error failure_of(const Api& api, const char* call, const std::string& place, int device, int code,
+                                    const std::string& text) {
+  if constexpr (requires { api.call_name(call); })
+    return {api.call_name(call), place, device, code, text};
+  else
+    return {call, place, device, code, text};
+}
 /// Throws: cuda_error unless the code is 0.
 template <cuda_api Api>
 void require_cuda(const Api& api, int code, const char* call, const std::string& place, int device) {
-  if (code != 0) throw cuda_error(call, place, device, code, api.error_text(code));
+  if (code != 0) throw failure_of(api, call, place, device, code, api.error_text(code));
 }
 
 }  // namespace detail

@@ -235,8 +235,8 @@ class cuda_devices {
     {
       const std::lock_guard lock(p.guard);
       if (options_.limit_bytes > 0 && p.use.now_bytes + bytes > options_.limit_bytes)
-        throw cuda_error(
-            "cudaMallocFromPoolAsync", "a buffer of " + std::to_string(bytes) + " bytes", q.device(), 2,
+        throw detail::failure_of(
+            api_, "cudaMallocFromPoolAsync", "a buffer of " + std::to_string(bytes) + " bytes", q.device(), 2,
             std::to_string(p.use.now_bytes) + " bytes of the limit of " + std::to_string(options_.limit_bytes) + " are in use");
       p.use.now_bytes += bytes;
       p.use.most_bytes = std::max(p.use.most_bytes, p.use.now_bytes);
@@ -245,8 +245,7 @@ class cuda_devices {
     void* made = nullptr;
     if (const int code = api_.allocate(made, bytes, p.memory, stream); code != 0) {
       count_free(p, bytes);
-      throw cuda_error("cudaMallocFromPoolAsync", "a buffer of " + std::to_string(bytes) + " bytes", q.device(), code,
-                       api_.error_text(code));
+      detail::require_cuda(api_, code, "cudaMallocFromPoolAsync", "a buffer of " + std::to_string(bytes) + " bytes", q.device());
     }
     return made;
   }

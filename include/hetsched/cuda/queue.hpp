@@ -130,7 +130,7 @@ class cuda_stream {
     for (auto p = last > events_.size() ? last - events_.size() + 1 : 1; p <= point; ++p)
       for (const auto until = deadline_in(deadline_s_); !reached(p); pass_time())
         if (std::chrono::steady_clock::now() >= until)
-          throw cuda_error("cudaEventQuery", name_, device_, cuda_not_ready,
+          throw failure_of(api_, "cudaEventQuery", name_, device_, cuda_not_ready,
                            "no progress for " + std::to_string(deadline_s_) + " s");
   }
   void finish() {

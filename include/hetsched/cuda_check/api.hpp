@@ -14,8 +14,16 @@
 
 namespace hetsched::cuda_check {
 
-/// The cuda_api of a machine, for cuda_devices<api> and all that takes it.
-struct api {
+/// Whose runtime a machine stands in for: what errors call its calls.
+struct nvidia {
+  static std::string call_name(const char* name) { return name; }
+};
+
+/// The cuda_api of a machine, for cuda_devices<api> and all that takes it. Those of two vendors are two types, as their runtimes
+/// are, whose devices have nothing in common.
+/// Vendor: has call_name as a cuda_api may; see nvidia.
+template <class Vendor>
+struct api_of {
   using stream = machine::stream_state*;
   using event = machine::event_state*;
   using pool = machine::pool_state*;
@@ -81,7 +89,10 @@ struct api {
   [[nodiscard]] static std::string error_text(int code) {
     return code == 35 ? "the driver is too old" : code == 2 ? "out of memory" : "an error of the strict device";
   }
+  [[nodiscard]] static std::string call_name(const char* name) { return Vendor::call_name(name); }
 };
+
+using api = api_of<nvidia>;
 
 static_assert(cuda_api<api> && cuda_graph_api<api>);
 

@@ -15,7 +15,8 @@ namespace hetsched::cuda_check {
 /// host.
 /// `ranges`: what it reads and writes, all of it; the view gives access to nothing else. The name is for reports, and must last.
 /// Throws: cuda_error as a launch does.
-inline void launch(const cuda_queue<api>& q, const char* name, std::vector<machine::range> ranges, machine::work body) {
+template <class Vendor>
+void launch(const cuda_queue<api_of<Vendor>>& q, const char* name, std::vector<machine::range> ranges, machine::work body) {
   auto& gpus = *q.devices().api().gpus;
   if (!q.on_host()) return q.own()->require(gpus.launch(q.stream(), name, std::move(ranges), std::move(body)), "a kernel");
   for (const auto& r : ranges) gpus.host_access(r.memory, r.bytes, r.writes);

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+/// Ranks on AMD's GPUs: hip_runtime, and all of <hetsched/cuda.hpp> that takes any runtime.
+
+#include <hetsched/cuda/api.hpp>
+#include <hetsched/cuda/backend.hpp>
+#include <hetsched/cuda/buffer.hpp>
+#include <hetsched/cuda/devices.hpp>
+#include <hetsched/cuda/find_nics.hpp>
+#include <hetsched/cuda/graphs.hpp>
+#include <hetsched/cuda/hardware.hpp>
+#include <hetsched/cuda/local_axis.hpp>
+#include <hetsched/cuda/local_communicator.hpp>
+#include <hetsched/cuda/nccl_api.hpp>
+#include <hetsched/cuda/nccl_axis.hpp>
+#include <hetsched/cuda/nccl_communicator.hpp>
+#include <hetsched/cuda/queue.hpp>
+#include <hetsched/cuda/stager.hpp>
+#include <hetsched/cuda/step_graph.hpp>
+#include <hetsched/cuda/tensor.hpp>
+#include <hetsched/hip/call_name.hpp>
+#include <hetsched/hip/runtime.hpp>
