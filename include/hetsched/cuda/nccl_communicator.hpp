@@ -159,6 +159,8 @@ class nccl_communicator {
     shared_->end_calls();
   }
 
+  /// Whether these ranks have collectives.
+  [[nodiscard]] static bool joins(const std::vector<int>&) { return true; }
   /// For layers: the collectives of this rank in a group.
   using axis = nccl_axis<Tensor, queue, nccl_communicator>;
 
