@@ -394,7 +394,6 @@ TEST_CASE("[threads] gradients as of 4 GB in buckets as of 64 MiB take a call of
       cuda_check::machine machine({.seed = 600, .devices = 8});
       (void)on_nccl(machine, c, &calls[k]);
     }
-    CHECK((calls[1] - calls[0]) % 8 == 0);
     return (calls[1] - calls[0]) / 8;
   };
   // As 4 GB in buckets of 64 MiB.
@@ -408,8 +407,8 @@ TEST_CASE("[threads] gradients as of 4 GB in buckets as of 64 MiB take a call of
   CAPTURE(bytes);
   CAPTURE(bucket);
   CHECK(joint <= 100);
+  CHECK(calls_of_step(true, bucket) > 4 * joint);
   CHECK(joint == (bytes + bucket - 1) / bucket);
-  MESSAGE("in order: ", calls_of_step(true, bucket));
 }
 
 TEST_CASE("[threads] trainings over NCCL between some ranks and the hosts' network between others have the bits of hosts") {
