@@ -520,7 +520,7 @@ connected_row connect_row(int ranks, double creation_s, const nccl_options& opti
 TEST_CASE("[threads] 32 ranks connect within 10 s where a communicator takes one") {
   const auto row = connect_row(32, 1);
   CAPTURE(row.took_s);
-  CHECK(row.took_s < 10);
+  CHECK(row.took_s < 10 * sanitizer_slowdown);
   CHECK(row.made.size() == 17);  // one for all transfers, and one for each two
   CHECK(row.groups == 3 * 32);   // a rank receives and sends on at once
   for (const auto& [ranks, link] : row.made) {
