@@ -405,8 +405,7 @@ int main(int argc, char** argv) {
   app.add_flag("--graphs", given.graphs,
                "on GPUs: stages' work is captured in CUDA graphs, and launched as such from the third time on");
   app.add_flag("--nccl", given.nccl, "on GPUs of several processes: tensors go over NCCL, not by way of the hosts");
-  app.add_flag("--sums-in-order", given.sums_in_order,
-               "with --nccl: gradients are added in the order of hosts, with their bits, by many more sends");
+  app.add_flag("--sums-in-order", given.sums_in_order, "with --nccl: gradients are added in the order of hosts, to the last bit");
   app.add_option("--replan-every", given.replan_every,
                  "steps after which the order of work is solved again, for what they took; 0: never")
       ->check(CLI::Range(0, 1'000'000'000))

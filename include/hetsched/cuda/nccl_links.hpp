@@ -225,8 +225,6 @@ class nccl_links {
     settle(c, name, deadline_in(options_.deadline_s), options_.deadline_s);
   }
   [[nodiscard]] bool is_connected(const nccl_clique& c) const { return made_.contains(c); }
-  /// Communicators of this rank.
-  [[nodiscard]] std::size_t count() const { return made_.size(); }
 
   /// What has gone wrong since; empty: nothing.
   [[nodiscard]] std::string error() {

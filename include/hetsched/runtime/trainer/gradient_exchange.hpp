@@ -65,7 +65,7 @@ struct owned_piece {
 /// On a device all of it is enqueued, and the host waits for nothing but transports of the host, which take what they send from
 /// host memory and put there what they receive.
 /// Over an ordered_plane that joins() ranks, what they all hold may be summed by its collectives instead, in fewer and larger
-/// buckets: each rank adds its terms, and packs them on a queue of its own, behind the layers that made them but beside those
+/// buckets: each rank adds its terms, and packs them on a queue of its own, behind the stages that made them but beside those
 /// that are still at work.
 /// Determinism: but for collectives, whose order of addition is their own, in each pipeline terms are added by layer and number,
 /// direction, data rank, context rank and, where gradients are partial, tensor rank; then pipelines in their order. So the sum
