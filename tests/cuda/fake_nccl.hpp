@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,6 +26,7 @@ struct nccl_habits {
   int turns_late = 2;             ///< what was called is done when its state has been asked for so often
   bool one_creation = true;       ///< a device takes part in the creation of one communicator at a time
   std::size_t most_in_one = 256;  ///< larger groups are cut, at the two ends in two ways; 0: they are not
+  double creation_s = 0;          ///< from when all ranks of a communicator have come until it is made
 };
 
 /// NCCL between the devices of a fake machine. A transfer takes place when the kernels of both ends are running, a collective
@@ -62,6 +65,8 @@ class fake_nccl_world {
   };
   struct clique {
     int ranks = 0;
+    nccl_link link = {};
+    std::optional<std::chrono::steady_clock::time_point> begun = {};  ///< when all had come
     std::map<int, end*> ends;
     std::map<std::pair<int, int>, lane> lanes;
     std::map<int, std::deque<std::shared_ptr<share>>> shares;  ///< by rank, all, in the order of the calls
@@ -96,12 +101,14 @@ class fake_nccl_world {
     for (std::size_t k = 0; k < id.size(); ++k) id[k] = static_cast<unsigned char>(251 * ids_ + 255 - k);
     return 0;
   }
-  int connect(end*& made, int ranks, const nccl_id& id, int rank) {
+  int connect(end*& made, int ranks, const nccl_id& id, int rank, const nccl_link& link) {
     const int device = machine.current_device();
     const std::lock_guard lock(guard_);
     if (const int code = begin("ncclCommInitRankConfig"); code != 0) return code;
     auto& c = cliques_[id];
+    if (!c.ends.empty() && (c.ranks != ranks || c.link != link)) report("the ranks of a communicator make it differently");
     c.ranks = ranks;
+    c.link = link;
     made = &ends_.emplace_back(end{.of = &c, .rank = rank, .device = device, .turns = habits_.turns_late});
     for (const auto& [other, e] : c.ends)
       if (other == rank || e->device == device) made->wrong = e->wrong = 5;  // duplicate GPU
@@ -201,6 +208,13 @@ class fake_nccl_world {
     const std::lock_guard lock(guard_);
     return calls_[name];
   }
+  /// Of how many ranks communicators were made, and by which links, in no order.
+  [[nodiscard]] std::vector<std::pair<int, nccl_link>> made() {
+    const std::lock_guard lock(guard_);
+    std::vector<std::pair<int, nccl_link>> all;
+    for (const auto& [id, c] : cliques_) all.emplace_back(c.ranks, c.link);
+    return all;
+  }
   /// Communicators that were neither destroyed nor aborted.
   [[nodiscard]] std::size_t alive() {
     const std::lock_guard lock(guard_);
@@ -252,6 +266,9 @@ class fake_nccl_world {
       if (other->made) continue;
       if (!other->alive || (habits_.one_creation && creating_[other->device].front() != other)) return false;
     }
+    const auto now = std::chrono::steady_clock::now();
+    if (!c.begun) c.begun = now;
+    if (now - *c.begun < std::chrono::duration<double>(habits_.creation_s)) return false;
     for (const auto& [rank, other] : c.ends) {
       auto& list = creating_[other->device];
       list.erase(std::remove(list.begin(), list.end(), other), list.end());
@@ -409,8 +426,8 @@ struct fake_nccl {
   fake_nccl_world* world = nullptr;
 
   [[nodiscard]] int unique_id(nccl_id& id) const { return world->unique_id(id); }
-  [[nodiscard]] int connect(communicator& made, int ranks, const nccl_id& id, int rank, const nccl_link&) const {
-    return world->connect(made, ranks, id, rank);
+  [[nodiscard]] int connect(communicator& made, int ranks, const nccl_id& id, int rank, const nccl_link& link) const {
+    return world->connect(made, ranks, id, rank, link);
   }
   [[nodiscard]] int state(communicator c, int& state) const { return world->state(c, state); }
   [[nodiscard]] int send(const void* from, std::size_t bytes, int peer, communicator c, stream s) const {

@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -109,6 +110,8 @@ struct how {
   sgd optimizer{.learning_rate = 0.1, .momentum = 0.5, .weight_decay = 0.01};
   const saved_state* begin_with = nullptr;
   std::int64_t first_step = 0;
+  bool sums_in_order = true;  ///< else of NCCL
+  std::size_t joint_bytes = 200;
 };
 
 /// One rank's training, with tensors by `put`.
@@ -164,7 +167,12 @@ found merge(const std::vector<found>& ranks) {
 }
 
 trainer_options options_for(const real_toy& t, const how& h) {
-  return {.deadline_s = 20, .clip_norm = h.clip, .ties = t.ties, .bucket_bytes = 64};
+  return {.deadline_s = 20,
+          .clip_norm = h.clip,
+          .ties = t.ties,
+          .bucket_bytes = 64,
+          .joint_bytes = h.joint_bytes,
+          .sums_in_order = h.sums_in_order};
 }
 tensor_shape shape_after(int, int rows) { return {static_cast<std::size_t>(rows), real_toy::width}; }
 
@@ -320,6 +328,78 @@ TEST_CASE("[threads] trainings over NCCL have the bits of hosts, also where the 
     }
     expect_clean(machine);
   }
+}
+
+namespace {
+
+/// A training over NCCL; calls: of it in all, sends and receives, collectives and groups.
+found on_nccl(cuda_check::machine& machine, const training_case& c, std::size_t* calls = nullptr) {
+  fake_nccl_world world(machine);
+  const int ranks = c.layout.ranks();
+  found result;
+  {
+    fake_devices devices(cuda_check::api{&machine}, {.records = 64});
+    result = on_fake<cuda_backend<cuda_check::api>, false>(devices, connect_nccl(devices, world, ranks), numbered_places(ranks),
+                                                           c.model, c.layout, c.run);
+  }
+  if (calls)
+    for (const auto* name :
+         {"ncclSend", "ncclRecv", "ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast", "ncclReduce"})
+      *calls += world.calls(name);
+  expect_clean(machine);
+  return result;
+}
+
+/// Sums of the same terms in other orders differ by roundings.
+void expect_close(const found& a, const found& b) {
+  const auto close = [](double x, double y) { return std::abs(x - y) <= 1e-9 * (std::abs(x) + std::abs(y)) + 1e-12; };
+  REQUIRE(a.losses.size() == b.losses.size());
+  for (std::size_t k = 0; k < a.losses.size(); ++k) CHECK(close(a.losses[k], b.losses[k]));
+  for (std::size_t k = 0; k < a.norms.size(); ++k) CHECK(close(a.norms[k], b.norms[k]));
+  REQUIRE(a.state.size() == b.state.size());
+  for (const auto& [name, elements] : a.state)
+    for (const auto& [k, bits] : elements) {
+      const auto other = b.state.at(name).at(k);
+      double x = 0, y = 0;
+      std::memcpy(&x, &bits, sizeof x), std::memcpy(&y, &other, sizeof y);
+      CHECK(close(x, y));
+    }
+}
+
+}  // namespace
+
+TEST_CASE("[threads] trainings whose gradients NCCL sums are those of hosts up to rounding, also where streams work in order") {
+  std::uint64_t seed = 500;
+  for (auto c : cases()) {
+    const auto text = to_csv(c.layout.pipelines[0].order);
+    CAPTURE(text);
+    CAPTURE(c.layout.ranks());
+    c.run.sums_in_order = false;
+    cuda_check::machine machine(
+        {.seed = ++seed, .devices = 8, .lazy = seed % 3 == 0, .in_order = seed % 2 == 0, .launch_queue = 32});
+    expect_close(on_nccl(machine, c), on_hosts(c.model, c.layout, c.run));
+  }
+}
+
+TEST_CASE("[threads] gradients as of 4 GB in buckets as of 64 MiB take a call of NCCL for each bucket, on each of 8 ranks") {
+  const real_toy t{.layers = 10};
+  training_case c{t, even_layout(t.layers, schedule_of("1f1b", 1, 1), 8), {.sums_in_order = false}};
+  c.layout.pipelines[0].groups.push_back({.degrees = {.data = 8}});
+  std::size_t bytes = 0;
+  for (int l = 0; l < t.layers; ++l) {
+    auto layer = t.make(l);
+    for (const matrix<double>& g : layer.gradients()) bytes += sizeof(double) * g.rows() * g.columns();
+  }
+  c.run.joint_bytes =
+      static_cast<std::size_t>(std::ceil(static_cast<double>(bytes) * (64 << 20) / 4e9 / sizeof(double))) * sizeof(double);
+  std::array<std::size_t, 2> calls{};
+  for (const int steps : {1, 2}) {
+    c.run.steps = steps;
+    cuda_check::machine machine({.seed = 600, .devices = 8, .most_turns_late = 0});
+    (void)on_nccl(machine, c, &calls.at(static_cast<std::size_t>(steps - 1)));
+  }
+  CHECK(calls[1] - calls[0] == 8 * ((bytes + c.run.joint_bytes - 1) / c.run.joint_bytes));
+  CHECK(calls[1] - calls[0] <= 8 * 100);
 }
 
 TEST_CASE("[threads] trainings over NCCL between some ranks and the hosts' network between others have the bits of hosts") {

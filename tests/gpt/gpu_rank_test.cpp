@@ -321,6 +321,8 @@ TEST_CASE("stages that are cut along tensors train on GPUs: in one process, besi
     close_to_hosts(local);
     CHECK(of(on_local_gpus(j, mixed, 50 + k)).losses == local.losses);
     j.given.nccl = true;
+    close_to_hosts(of(on_processes(j, gpus, 60 + k)));
+    j.given.sums_in_order = true;
     const auto over_nccl = of(on_processes(j, gpus, 60 + k));
     CHECK(over_nccl.losses == local.losses);
     CHECK(over_nccl.validation == local.validation);

@@ -143,34 +143,150 @@ void stuck(const rank_of& r) {
   }
 }
 
-/// Both ranks' part, rank 1's in a process of its own; nothing of CUDA has been called by then.
-void on_two_ranks(void (*part)(const rank_of&)) {
+/// All ranks' part, those of ranks but 0 in processes of their own; nothing of CUDA has been called by then.
+void on_ranks(int ranks, void (*part)(const rank_of&)) {
   hetsched::nccl_id id{};
   int way[2];
   if (pipe(way) != 0) throw std::runtime_error("no pipe");
-  const auto child = fork();
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // of the child: it does not outlive a parent that is stopped
-  const int rank = child == 0 ? 1 : 0;
+  int rank = 0;
+  std::vector<pid_t> children;
+  for (int r = 1; r < ranks && rank == 0; ++r) {
+    const auto child = fork();
+    if (child == 0)
+      rank = r;
+    else
+      children.push_back(child);
+  }
+  if (rank > 0) prctl(PR_SET_PDEATHSIG, SIGKILL);  // it does not outlive a parent that is stopped
   setenv("NCCL_HOSTID", ("hetsched-" + std::to_string(rank)).c_str(), 1);
   setenv("NCCL_SOCKET_IFNAME", "lo", 0);
+  const auto size = static_cast<ssize_t>(id.size());
   if (rank == 0) {
     require(nccl::unique_id(id), "ncclGetUniqueId");
-    if (write(way[1], id.data(), id.size()) != static_cast<ssize_t>(id.size())) throw std::runtime_error("no pipe");
-    part({0, 2, id, true});
-    int status = 0;
-    waitpid(child, &status, 0);
-    if (status != 0) row("rank 1", false, "status " + std::to_string(status));
+    for (int r = 1; r < ranks; ++r)
+      if (write(way[1], id.data(), id.size()) != size) throw std::runtime_error("no pipe");
+    part({0, ranks, id, true});
+    for (std::size_t r = 0; r < children.size(); ++r) {
+      int status = 0;
+      waitpid(children[r], &status, 0);
+      if (status != 0) row("rank " + std::to_string(r + 1), false, "status " + std::to_string(status));
+    }
   } else {
     try {
-      if (read(way[0], id.data(), id.size()) != static_cast<ssize_t>(id.size())) throw std::runtime_error("no pipe");
-      part({1, 2, id, false});
+      if (read(way[0], id.data(), id.size()) != size) throw std::runtime_error("no pipe");
+      part({rank, ranks, id, false});
     } catch (const std::exception& e) {
-      std::printf("rank 1: %s\n", e.what());
+      std::printf("rank %d: %s\n", rank, e.what());
       std::fflush(stdout);
       _exit(1);
     }
     _exit(rows::failed > 0);
   }
+}
+/// A connected rank with room for what it sends and receives.
+struct connected_rank {
+  ncclComm_t comm{};
+  cudaStream_t stream{};
+  float *mine = nullptr, *other = nullptr;
+
+  connected_rank(const rank_of& r, std::size_t bytes, const hetsched::nccl_link& link) {
+    cudaSetDevice(0);
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaMalloc(&mine, bytes), cudaMalloc(&other, bytes);
+    cudaMemset(mine, 0, bytes);
+    cudaDeviceSynchronize();
+    require(nccl::connect(comm, r.ranks, r.id, r.rank, link), "ncclCommInitRankConfig");
+    settle(comm, "ncclCommInitRankConfig");
+  }
+  template <class Body>
+  void group(Body&& body) {
+    require(nccl::begin_group(), "ncclGroupStart");
+    body();
+    require(nccl::end_group(), "ncclGroupEnd");
+    settle(comm, "ncclGroupEnd");
+  }
+  void send(int peer, std::size_t bytes) { require(nccl::send(mine, bytes, peer, comm, stream), "ncclSend"); }
+  void receive(int peer, std::size_t bytes) { require(nccl::receive(other, bytes, peer, comm, stream), "ncclRecv"); }
+  /// Seconds of each, behind one that connects.
+  template <class Body>
+  double timed(int times, Body&& body) {
+    body();
+    cudaStreamSynchronize(stream);
+    const auto begin = clock_type::now();
+    for (int i = 0; i < times; ++i) body();
+    cudaStreamSynchronize(stream);
+    return seconds_since(begin) / times;
+  }
+  void end() {
+    require(nccl::finish(comm), "ncclCommFinalize");
+    settle(comm, "ncclCommFinalize");
+    require(nccl::destroy(comm), "ncclCommDestroy");
+  }
+};
+
+/// What channels cost and bring: Most of them at most, 0 for NCCL's choice.
+template <int Most>
+void channels(const rank_of& r) {
+  constexpr std::size_t bytes = std::size_t{64} << 20;
+  const auto begin = clock_type::now();
+  connected_rank own(r, bytes, {.network = {}, .least_channels = 0, .most_channels = Most});
+  const double connected_s = seconds_since(begin), before = used_mib();
+  const auto exchange = [&] {
+    own.group([&] {
+      own.send(1 - r.rank, bytes);
+      own.receive(1 - r.rank, bytes);
+    });
+  };
+  const double each_s = own.timed(10, exchange);
+  const auto name = Most == 0 ? std::string("NCCL's channels") : std::to_string(Most) + " channels at most";
+  r.tell("2 ranks, " + name, true,
+         number("%.2f s to connect, ", connected_s) + number("%.0f MiB more for transfers, ", used_mib() - before) +
+             number("64 MiB both ways in %.3f ms", 1e3 * each_s));
+  own.end();
+}
+
+/// The middle one of three receives and sends on: one after the other, and in one group.
+void relay(const rank_of& r) {
+  constexpr std::size_t bytes = std::size_t{16} << 20;
+  connected_rank own(r, bytes, {.network = {}, .least_channels = 0, .most_channels = 4});
+  double each_s[2] = {};
+  for (const bool together : {false, true})
+    each_s[together] = own.timed(20, [&] {
+      const auto receives = [&] { own.receive(0, bytes); };
+      const auto sends = [&] { own.send(2, bytes); };
+      if (r.rank == 0) own.group([&] { own.send(1, bytes); });
+      if (r.rank == 2) own.group([&] { own.receive(1, bytes); });
+      if (r.rank != 1) return;
+      if (together) return own.group([&] { receives(), sends(); });
+      own.group(receives);
+      own.group(sends);
+    });
+  r.tell("3 ranks, 16 MiB from one and 16 MiB to another", true,
+         number("%.3f ms one after the other, ", 1e3 * each_s[0]) + number("%.3f ms in one group", 1e3 * each_s[1]));
+  own.end();
+}
+
+/// Gradients of 256 MiB: by NCCL's sums of 64 MiB, and by sends of 4 MiB both ways, without the additions.
+void buckets(const rank_of& r) {
+  constexpr std::size_t all = std::size_t{256} << 20, large = std::size_t{64} << 20, small = std::size_t{4} << 20;
+  connected_rank own(r, large, {});
+  const double joint_s = own.timed(2, [&] {
+    for (std::size_t k = 0; k < all / large; ++k) {
+      require(nccl::all_reduce(own.mine, own.mine, large / sizeof(float), hetsched::nccl_type::f32, own.comm, own.stream),
+              "ncclAllReduce");
+      settle(own.comm, "ncclAllReduce");
+    }
+  });
+  const double ordered_s = own.timed(2, [&] {
+    for (std::size_t k = 0; k < all / small; ++k)
+      own.group([&] {
+        own.send(1 - r.rank, small);
+        own.receive(1 - r.rank, small);
+      });
+  });
+  r.tell("2 ranks, sums of 256 MiB", true,
+         number("%.1f ms in buckets of 64 MiB, ", 1e3 * joint_s) + number("%.1f ms as terms of 4 MiB", 1e3 * ordered_s));
+  own.end();
 }
 
 void one_rank() {
@@ -188,5 +304,12 @@ void one_rank() {
 
 int main(int argc, char** argv) {
   return rows::main(argc, argv,
-                    {{"one_rank", one_rank}, {"two_ranks", [] { on_two_ranks(life); }}, {"stuck", [] { on_two_ranks(stuck); }}});
+                    {{"one_rank", one_rank},
+                     {"two_ranks", [] { on_ranks(2, life); }},
+                     {"stuck", [] { on_ranks(2, stuck); }},
+                     {"channels", [] { on_ranks(2, channels<0>); }},
+                     {"channels_4", [] { on_ranks(2, channels<4>); }},
+                     {"channels_2", [] { on_ranks(2, channels<2>); }},
+                     {"relay", [] { on_ranks(3, relay); }},
+                     {"buckets", [] { on_ranks(2, buckets); }}});
 }

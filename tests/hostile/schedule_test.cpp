@@ -391,6 +391,11 @@ const std::vector<door> doors{
        const auto order = some_schedule(r);
        (void)group_exchanges(order, some_issued(r, order));
      }},
+    {"group_relays",
+     [](random_source& r) {
+       const auto order = some_schedule(r);
+       (void)group_relays(order, some_issued(r, order));
+     }},
     {"dependencies",
      [](random_source& r) {
        const auto order = some_schedule(r), other = sound_schedule(r);

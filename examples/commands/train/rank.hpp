@@ -166,6 +166,7 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
                                  .clip_norm = given.clip,
                                  .ties = gpt::ties(j.config),
                                  .on_nonfinite = nonfinite::fail,
+                                 .sums_in_order = given.sums_in_order,
                                  .loss_in_parts = true,
                                  .boundary_layout =
                                      [&](const tensor_shape& whole, const degrees& d) {

@@ -50,6 +50,7 @@ struct arguments {
   bool replan_layers = false;                     ///< layers move between stages, too
   std::string device = "cpu", products = "bf16";  ///< where ranks compute, and of what numbers products are on GPUs
   bool graphs = false, nccl = false;
+  bool sums_in_order = false;  ///< of gradients over NCCL, too
 };
 
 /// What all ranks do, and what is told in the end: by rank 0, on processes by each of its own.

@@ -3,6 +3,7 @@
 // Tested by tests/cuda/nccl_communicator_test.cpp.
 
 #include <array>
+#include <compare>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -12,11 +13,15 @@
 
 namespace hetsched {
 
-/// By which way NCCL connects two ranks.
+/// By which way NCCL connects ranks.
 struct nccl_link {
   std::string network;     ///< the name of the network module, as ncclConfig_t::netName; empty: NCCL's choice
   int least_channels = 0;  ///< CTAs of a transfer; 0: NCCL's choice
   int most_channels = 0;
+  friend auto operator<=>(const nccl_link&, const nccl_link&) = default;
+  friend bool operator==(const nccl_link& a, const nccl_link& b) {  // nvcc 13 leaves out the implicit one
+    return a.network == b.network && a.least_channels == b.least_channels && a.most_channels == b.most_channels;
+  }
 };
 
 /// What collectives add up. The type of an Element: nccl_type_of<Element>, which knows the ones below by their C++ types, and may

@@ -41,10 +41,11 @@ namespace hetsched {
 /// what is agreed, and transfer nothing here; a router gives them another plane. It is an ordered_plane: what a rank posts is
 /// held until its turn in the plan, and then enqueued on the one queue of the rank, behind what makes the tensor or still uses
 /// it. A transfer has ended when it is enqueued: tensors know their moments. Agreement, the first reason to give up, and what
-/// NCCL needs to connect go by way of `Control`, on the host. Two ranks that transfer anything have one NCCL communicator, for
-/// both ways: NCCL runs one kernel for each communicator, and kernels of one queue one after the other, so that only what shares
-/// a communicator overlaps. Communicators are made in one order on all ranks, and used once when they are made, so that nothing
-/// is connected later. A group of a plan is cut into NCCL groups of one pair of ranks and of most_operations at most, the same at
+/// NCCL needs to connect go by way of `Control`, on the host. Ranks that transfer anything to each other, if by way of others,
+/// have one NCCL communicator: NCCL runs one kernel for each, and kernels of one queue one after the other, so that only what
+/// shares a communicator overlaps. Communicators are made in one order on all ranks, those that share no rank side by side, and
+/// used once when they are made, so that nothing is connected later. What is in one group of a plan is one NCCL group, or, where
+/// it is more than NCCL does at once, several: of a few pairs of ranks, or of one and of most_operations at most, the same at
 /// both ends. Tensors are made of a cuda_buffer: see cuda_tensor_traits. Groups of ranks have a communicator each, too, and their
 /// collectives go over the same queue, in the order of the calls: see axis. Requires: the devices of ranks differ, and one thread
 /// at a time uses a device; all ends are gone before the devices are.
@@ -158,6 +159,8 @@ class nccl_communicator {
     shared_->end_calls();
   }
 
+  /// Whether these ranks have collectives.
+  [[nodiscard]] static bool joins(const std::vector<int>&) { return true; }
   /// For layers: the collectives of this rank in a group.
   using axis = nccl_axis<Tensor, queue, nccl_communicator>;
 
@@ -206,7 +209,7 @@ class nccl_communicator {
   };
   /// What begins at once.
   struct planned_group {
-    int peer = -1;
+    int peer = -1;  ///< of the first operation
     std::vector<planned> operations;
     std::vector<operation*> begun = {};  ///< of the last round
   };
@@ -253,13 +256,18 @@ class nccl_communicator {
       next = 0;
       is_told = false;
       for (auto& c : channels) c.is_planned = false;
-      for (const auto& group : wanted) add(group);
+      std::vector<std::size_t> group_of;  // the plan has more and smaller ones
+      for (std::size_t k = 0; k < wanted.size(); ++k) {
+        add(wanted[k]);
+        group_of.resize(plan.size(), k);
+      }
       for (const auto& g : plan)
         for (const auto& p : g.operations) at(channels, p.what.channel).is_planned = true;
+      compare_and_connect();
+      join(group_of);
       std::vector<std::string> names;
       for (const auto& g : plan) names.push_back(g.operations.empty() || device < 0 ? "" : name_of(g));
       clock = cuda_clock<Api>(links.queue(), std::move(names));
-      compare_and_connect();
     }
 
     void read_times() {
@@ -274,7 +282,7 @@ class nccl_communicator {
 
     std::size_t open(std::vector<int> ranks, const std::string& name) {
       const std::lock_guard lock(guard);
-      callers.push_back({.who = {.ranks = std::move(ranks), .calls = true}, .name = name});
+      callers.push_back({.who = {.ranks = std::move(ranks), .calls = true, .link = {}}, .name = name});
       return callers.size() - 1;
     }
 
@@ -335,20 +343,19 @@ class nccl_communicator {
           if (all[rank][k] == static_cast<double>(peer)) return std::pair(all[rank][k + 1], all[rank][k + 2]);
         return std::pair(-1.0, -1.0);
       };
-      std::vector<detail::nccl_clique> cliques;
+      std::vector<detail::nccl_pair> pairs;
       for (std::size_t a = 0; a < all.size(); ++a)
         for (std::size_t b = a + 1; b < all.size(); ++b) {
           if (of(a, b) != of(b, a))
             throw input_error("rank " + std::to_string(me) + ": ranks " + std::to_string(a) + " and " + std::to_string(b) +
                               " have planned different transfers: their schedules, shapes or steps differ");
-          if (of(a, b).first >= 0) cliques.push_back({{static_cast<int>(a), static_cast<int>(b)}, false});
+          if (of(a, b).first >= 0) pairs.emplace_back(static_cast<int>(a), static_cast<int>(b));
         }
-      add_callers(cliques);
-      links.connect(cliques);
+      links.connect(pairs, groups_of_callers());
     }
 
-    /// Adds the groups that all their ranks have opened.
-    void add_callers(std::vector<detail::nccl_clique>& cliques) {
+    /// The groups that all their ranks have opened.
+    [[nodiscard]] std::vector<std::vector<int>> groups_of_callers() {
       const auto times = std::count_if(plan.begin(), plan.end(), [](const auto& g) { return g.operations.empty(); });
       std::vector<double> mine;
       for (const auto& c : callers) {
@@ -365,13 +372,36 @@ class nccl_communicator {
           while (ranks.size() < count) ranks.push_back(static_cast<int>(all[r][k++]));
           found[ranks][static_cast<int>(r)] = all[r][k++];
         }
+      std::vector<std::vector<int>> groups;
       for (const auto& [ranks, by] : found) {
         for (const int r : ranks)
           if (!by.contains(r) || by.at(r) != by.begin()->second)
             throw input_error("ranks " + std::to_string(by.begin()->first) + " and " + std::to_string(r) +
                               " are of one group, but have opened or planned different collectives");
-        cliques.push_back({ranks, true});
+        groups.push_back(ranks);
       }
+      return groups;
+    }
+
+    /// Joins what is in one group of the plan and begins at once over one communicator. Pairs have one order in a group, which
+    /// is that of all ranks, and of two that wait for each other's groups one would wait for a pair behind its own.
+    void join(std::span<const std::size_t> group_of) {
+      std::vector<planned_group> joined;
+      std::size_t last = 0;
+      for (std::size_t k = 0; k < plan.size(); ++k) {
+        auto& g = plan[k];
+        const bool follows = !joined.empty() && group_of[k] == group_of[last] && !g.operations.empty() &&
+                             joined.back().operations.size() + g.operations.size() <= links.most_joined &&
+                             links.are_joined(joined.back().peer, g.peer);
+        last = k;
+        if (!follows) {
+          joined.push_back(std::move(g));
+          continue;
+        }
+        auto& to = joined.back().operations;
+        to.insert(to.end(), g.operations.begin(), g.operations.end());
+      }
+      plan = std::move(joined);
     }
 
     /// Whether layers may call collectives: the plan has come to that, or nothing is under way in it.
@@ -475,7 +505,9 @@ class nccl_communicator {
       const auto pass_on = [&](auto& g) {
         for (std::size_t k = 0; k < taken.size(); ++k) {
           auto& b = traits::buffer(*taken[k].tensor);
-          if (b.bytes() > 0) group.operations[k].what.sends ? g.send(b.data(), b.bytes()) : g.receive(b.data(), b.bytes());
+          const auto& o = group.operations[k].what;
+          const auto& e = at(channels, o.channel).where;
+          if (b.bytes() > 0) o.sends ? g.send(e.to, b.data(), b.bytes()) : g.receive(e.from, b.data(), b.bytes());
         }
       };
       const bool moves =
@@ -560,7 +592,7 @@ class nccl_communicator {
     void finish() {
       const auto until = deadline_in(links.options().deadline_s);
       for (forget_ended(); !under_way.empty(); forget_ended()) {
-        links.check(until, "the " + oldest() + ", has not been done", {});
+        links.check(until, links.options().deadline_s, "the " + oldest() + ", has not been done", {});
         std::this_thread::yield();
       }
     }

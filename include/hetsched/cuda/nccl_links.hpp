@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -26,29 +27,93 @@
 namespace hetsched {
 
 struct nccl_options {
-  double deadline_s = 30;  ///< how long connecting, and a transfer that a device has come to, may take
-  /// How two ranks are connected, the lower one first; the same on both. Empty: NCCL's choice.
+  double deadline_s = 30;  ///< how long a transfer that a device has come to may take
+  double connect_s = 120;  ///< how long agreeing on a plan and connecting for it may take
+  /// Channels at most of what connects ranks that transfer to each other, where `link` is empty; each is a multiprocessor's
+  /// while a transfer lasts, and some MiB of memory for each pair. 0: NCCL's choice, up to 32.
+  int channels = 4;
+  /// How two ranks are connected, the lower one first; the same on all. Those of pairs that are connected by way of each other
+  /// alike share a communicator. Empty: all alike.
   std::function<nccl_link(int, int)> link = {};
 };
 
 namespace detail {
 
-/// Ranks with an NCCL communicator of their own: two that transfer, the lower one first, or a group that calls collectives.
+/// Ranks with an NCCL communicator of their own, ascending if they transfer, or a group that calls collectives.
 struct nccl_clique {
   std::vector<int> ranks;
   bool calls = false;
+  nccl_link link = {};  ///< of ranks that transfer
   friend auto operator<=>(const nccl_clique&, const nccl_clique&) = default;
   friend bool operator==(const nccl_clique& a, const nccl_clique& b) {  // nvcc 13 leaves out the implicit one
-    return a.calls == b.calls && a.ranks == b.ranks;
+    return a.calls == b.calls && a.ranks == b.ranks && a.link == b.link;
   }
 };
 
-/// A rank's NCCL communicators: one for each rank that it is connected with, and for each group.
+/// Two ranks that transfer, the lower one first.
+using nccl_pair = std::pair<int, int>;
+
+/// What connects pairs of ranks: of those with the same link all that are joined by way of each other, as one.
+/// Complexity: O(pairs * cliques * ranks).
+template <class Link>
+[[nodiscard]] std::vector<nccl_clique> connected_sets(std::span<const nccl_pair> pairs, Link&& link) {
+  std::vector<nccl_clique> sets;
+  for (const auto& [a, b] : pairs) {
+    nccl_clique joined{{a, b}, false, link(a, b)};
+    std::erase_if(sets, [&, a = a, b = b](const nccl_clique& s) {
+      const bool meets =
+          s.link == joined.link && std::any_of(s.ranks.begin(), s.ranks.end(), [&](int r) { return r == a || r == b; });
+      if (meets) joined.ranks.insert(joined.ranks.end(), s.ranks.begin(), s.ranks.end());
+      return meets;
+    });
+    std::sort(joined.ranks.begin(), joined.ranks.end());
+    joined.ranks.erase(std::unique(joined.ranks.begin(), joined.ranks.end()), joined.ranks.end());
+    sets.push_back(std::move(joined));
+  }
+  std::sort(sets.begin(), sets.end());
+  return sets;
+}
+
+/// Puts cliques into an order in which those that share no rank are made side by side: in rounds, each in the first in which
+/// none of its ranks is busy. The order is the same wherever the cliques are, so that ranks that go through theirs one after the
+/// other come to an end. Pairs of n ranks take at most 2n - 3 rounds, all pairs of 2^k ranks the fewest.
+/// Returns: the number of rounds.
+/// Complexity: O(cliques * (log cliques + ranks * rounds)).
+inline std::size_t sort_in_rounds(std::vector<nccl_clique>& cliques) {
+  std::map<int, std::vector<char>> busy;  // of a rank, by round
+  std::vector<std::pair<std::size_t, nccl_clique>> placed;
+  std::size_t rounds = 0;
+  for (auto& c : cliques) {
+    std::size_t round = 0;
+    const auto is_busy = [&](int r) {
+      const auto& own = busy[r];
+      return round < own.size() && own[round] != 0;
+    };
+    while (std::any_of(c.ranks.begin(), c.ranks.end(), is_busy)) ++round;
+    for (const int r : c.ranks) {
+      auto& own = busy[r];
+      own.resize(std::max(own.size(), round + 1), 0);
+      own[round] = 1;
+    }
+    rounds = std::max(rounds, round + 1);
+    placed.emplace_back(round, std::move(c));
+  }
+  std::stable_sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (std::size_t k = 0; k < placed.size(); ++k) cliques[k] = std::move(placed[k].second);
+  return rounds;
+}
+
+/// A rank's NCCL communicators: one for each set of ranks that transfer to each other, and for each group.
 template <cuda_api Api, nccl_api NcclApi, control_plane Control>
 class nccl_links {
   using handle = typename NcclApi::communicator;
 
  public:
+  /// Transfers with several ranks that go into one group at most. NCCL works on eight at once in a kernel
+  /// (NCCL_MAX_DEV_WORK_P2P_PER_BATCH), and on others behind them: whether ranks whose groups differ came to an end with more
+  /// would depend on its order.
+  static constexpr std::size_t most_joined = 8;
+
   nccl_links(cuda_queue<Api> q, Control control, NcclApi api, nccl_options options)
       : queue_(std::move(q)), control_(std::move(control)), api_(std::move(api)), options_(std::move(options)) {}
   nccl_links(const nccl_links&) = delete;
@@ -65,19 +130,25 @@ class nccl_links {
   /// Every rank's numbers, on every rank.
   [[nodiscard]] std::vector<std::vector<double>> gather(const std::vector<double>& mine) {
     std::vector<std::vector<double>> all;
-    const auto result = control_.gather(mine, all, deadline_in(options_.deadline_s));
+    const auto result = control_.gather(mine, all, deadline_in(options_.connect_s));
     if (result == wait_result::progress) return all;
-    fail("does not agree with the others", {}, result == wait_result::deadline);
+    fail("does not agree with the others", {}, result == wait_result::deadline, options_.connect_s);
   }
 
-  /// Connects those that are not connected yet, one after the other, and uses each.
-  /// `wanted`: the same on all ranks, in the same order.
-  void connect(const std::vector<nccl_clique>& wanted) {
-    std::vector<nccl_clique> added;
+  /// Connects those that are not connected yet, and uses what connects them, so that nothing is connected later. Communicators
+  /// are made in rounds: see sort_in_rounds.
+  /// `pairs`, `groups`: the same on all ranks, in the same order.
+  void connect(std::span<const nccl_pair> pairs, const std::vector<std::vector<int>>& groups) {
+    const auto until = deadline_in(options_.connect_s);
+    std::vector<nccl_pair> new_pairs;
+    for (const auto& p : pairs)
+      if (known_.insert(p).second) new_pairs.push_back(p);
+    auto added = connected_sets(new_pairs, [&](int a, int b) { return link_of(a, b); });
+    for (const auto& g : groups)
+      if (nccl_clique c{g, true, {}}; known_groups_.insert(g).second) added.push_back(std::move(c));
+    (void)sort_in_rounds(added);
     std::vector<double> mine;
-    for (const auto& c : wanted) {
-      if (std::find(known_.begin(), known_.end(), c) != known_.end()) continue;
-      added.push_back(c);
+    for (const auto& c : added) {
       if (c.ranks.front() != rank()) continue;
       nccl_id id{};
       require(api_.unique_id(id), "ncclGetUniqueId", {});
@@ -101,70 +172,57 @@ class nccl_links {
       const auto place = std::find(c.ranks.begin(), c.ranks.end(), rank()) - c.ranks.begin();
       if (place == static_cast<std::ptrdiff_t>(c.ranks.size())) continue;
       own.push_back(c);
-      const nccl_link link = options_.link && !c.calls ? options_.link(c.ranks[0], c.ranks[1]) : nccl_link{};
       handle made{};
-      const int code = api_.connect(made, static_cast<int>(c.ranks.size()), id, static_cast<int>(place), link);
+      const int code = api_.connect(made, static_cast<int>(c.ranks.size()), id, static_cast<int>(place), c.link);
       require(code, "ncclCommInitRankConfig", c);
       made_[c] = made;
-      settle(c, "ncclCommInitRankConfig");
+      settle(c, "ncclCommInitRankConfig", until, options_.connect_s);
     }
-    known_.insert(known_.end(), added.begin(), added.end());
-    if (own.empty()) return;
-    cuda_buffer<Api> memory(queue_, 2 * sizeof(double));
-    auto* const at = static_cast<double*>(memory.data());
-    queue_.own()->require(queue_.api().set_zero(at, memory.bytes(), queue_.stream()), "cudaMemsetAsync");
-    for (const auto& c : own)
-      if (c.calls)
-        call(c, "ncclAllReduce", [&](const NcclApi& api, handle with, typename Api::stream s) {
-          return api.all_reduce(at, at, 1, nccl_type::f64, with, s);
-        });
-      else
-        group(c.ranks[0] == rank() ? c.ranks[1] : c.ranks[0], [&](auto& g) {
-          g.send(at, 1);
-          g.receive(at + 1, 1);
-        });
-    const auto end = queue_.record();
-    memory.end_write(queue_, end);
-    for (const auto until = deadline_in(options_.deadline_s); !end.reached(); std::this_thread::yield())
-      check(until, "the first transfers have not come", {});
+    std::map<nccl_clique, std::vector<int>> peers;
+    for (const auto& [a, b] : new_pairs) {
+      if (a != rank() && b != rank()) continue;
+      const int peer = a == rank() ? b : a;
+      const auto with = std::find_if(own.begin(), own.end(), [&, a = a, b = b](const nccl_clique& c) {
+        return !c.calls && c.link == link_of(a, b) && std::binary_search(c.ranks.begin(), c.ranks.end(), peer);
+      });
+      peer_sets_.insert_or_assign(peer, *with);
+      peers[*with].push_back(peer);
+    }
+    if (!own.empty()) use(own, peers, until);
   }
 
   /// Transfers that begin at once, on the queue.
   class transfers {
    public:
-    transfers(nccl_links& all, nccl_clique with, int other) : all_(all), with_(std::move(with)), other_(other) {}
-    void send(const void* from, std::size_t bytes) {
-      all_.require(all_.api_.send(from, bytes, other_, all_.made_.at(with_), all_.queue_.stream()), "ncclSend", with_);
+    void send(int peer, const void* from, std::size_t bytes) {
+      all_.require(all_.api_.send(from, bytes, place_of(peer), with_, all_.queue_.stream()), "ncclSend", all_.pair_with(peer));
     }
-    void receive(void* to, std::size_t bytes) {
-      all_.require(all_.api_.receive(to, bytes, other_, all_.made_.at(with_), all_.queue_.stream()), "ncclRecv", with_);
+    void receive(int peer, void* to, std::size_t bytes) {
+      all_.require(all_.api_.receive(to, bytes, place_of(peer), with_, all_.queue_.stream()), "ncclRecv", all_.pair_with(peer));
     }
 
    private:
+    friend class nccl_links;
+    transfers(nccl_links& all, const nccl_clique& set) : all_(all), set_(set), with_(all.made_.at(set)) {}
+    [[nodiscard]] int place_of(int peer) const {
+      return static_cast<int>(std::lower_bound(set_.ranks.begin(), set_.ranks.end(), peer) - set_.ranks.begin());
+    }
     nccl_links& all_;
-    nccl_clique with_;
-    int other_;
+    const nccl_clique& set_;
+    handle with_;
   };
-  /// Enqueues what body(transfers&) makes, all at once.
+  /// Enqueues what body(transfers&) makes, all at once. Requires: with ranks of one set.
   template <class Body>
   void group(int peer, Body&& body) {
-    const nccl_clique pair{{std::min(rank(), peer), std::max(rank(), peer)}, false};
-    transfers list(*this, pair, peer > rank() ? 1 : 0);
-    require(api_.begin_group(), "ncclGroupStart", pair);
-    try {
-      body(list);
-    } catch (...) {
-      (void)api_.end_group();  // else what aborts would be in this group
-      throw;
-    }
-    require(api_.end_group(), "ncclGroupEnd", pair);
-    settle(pair, "ncclGroupEnd");  // before that it may not be on the queue
+    group(peer_sets_.at(peer), std::forward<Body>(body), deadline_in(options_.deadline_s), options_.deadline_s);
   }
+  /// Whether what is transferred with two peers can be in one group. Requires: they are connected.
+  [[nodiscard]] bool are_joined(int peer, int other) const { return peer_sets_.at(peer) == peer_sets_.at(other); }
   /// Enqueues a collective: body(api, communicator, stream) -> code.
   template <class Body>
   void call(const nccl_clique& c, const char* name, Body&& body) {
     require(body(std::as_const(api_), made_.at(c), queue_.stream()), name, c);
-    settle(c, name);
+    settle(c, name, deadline_in(options_.deadline_s), options_.deadline_s);
   }
   [[nodiscard]] bool is_connected(const nccl_clique& c) const { return made_.contains(c); }
 
@@ -191,8 +249,10 @@ class nccl_links {
   /// Disconnects; all ranks call it when all is done.
   void disconnect() {
     for (const auto& [who, c] : made_) require(api_.finish(c), "ncclCommFinalize", who);
-    for (const auto& [who, c] : made_) settle(who, "ncclCommFinalize");
+    for (const auto& [who, c] : made_) settle(who, "ncclCommFinalize", deadline_in(options_.deadline_s), options_.deadline_s);
     known_.clear();
+    known_groups_.clear();
+    peer_sets_.clear();
     // Whatever comes of it, none is destroyed twice.
     while (!made_.empty()) {
       const auto last = made_.extract(made_.begin());
@@ -202,25 +262,29 @@ class nccl_links {
 
   /// Throws: communication_error where other ranks have given up, or it is late.
   /// `with`: for whom this rank waits; empty: for several.
-  void check(deadline_time until, const std::string& what, const nccl_clique& with) {
-    if (!control_.failure().empty()) fail(what, with, false);
-    if (std::chrono::steady_clock::now() >= until) fail(what, with, true);
+  /// `allowed_s`: how long there was until then.
+  void check(deadline_time until, double allowed_s, const std::string& what, const nccl_clique& with) {
+    if (!control_.failure().empty()) fail(what, with, false, allowed_s);
+    if (std::chrono::steady_clock::now() >= until) fail(what, with, true, allowed_s);
   }
 
  private:
   [[nodiscard]] static std::string text_of(const nccl_clique& c) {
+    if (c.ranks.size() > 8)
+      return std::to_string(c.ranks.size()) + " ranks from " + std::to_string(c.ranks.front()) + " to " +
+             std::to_string(c.ranks.back());
     std::string text = "ranks";
     for (std::size_t k = 0; k < c.ranks.size(); ++k)
       text += (k == 0 ? " " : k + 1 == c.ranks.size() ? " and " : ", ") + std::to_string(c.ranks[k]);
     return text;
   }
-  [[noreturn]] void fail(const std::string& what, const nccl_clique& with, bool is_late) {
+  [[noreturn]] void fail(const std::string& what, const nccl_clique& with, bool is_late, double allowed_s) {
     int peer = 0;
     for (const int r : with.ranks)
       if (r != rank()) peer = r;
     throw communication_error(
         "rank " + std::to_string(rank()) + ": " + what + (with.ranks.empty() ? "" : " for " + text_of(with)) +
-            (is_late ? ", for " + std::to_string(options_.deadline_s) + " s" : "; ended, as " + std::string(control_.failure())),
+            (is_late ? ", for " + std::to_string(allowed_s) + " s" : "; ended, as " + std::string(control_.failure())),
         edge{.from = peer, .to = rank()}, no_microbatch, action{});
   }
   [[nodiscard]] nccl_error error_of(const std::string& call, const nccl_clique& with, int code) const {
@@ -233,16 +297,61 @@ class nccl_links {
     if (code != 0 && code != nccl_in_progress) throw error_of(call, with, code);
   }
   /// Waits until NCCL has done what it was asked for on the host.
-  void settle(const nccl_clique& with, const char* call) {
-    const auto until = deadline_in(options_.deadline_s);
+  void settle(const nccl_clique& with, const char* call, deadline_time until, double allowed_s) {
     while (true) {
       int state = 0;
       require(api_.state(made_.at(with), state), "ncclCommGetAsyncError", with);
       if (state == 0) return;
       require(state, call, with);
-      check(until, std::string(call) + " has not ended", with);
+      check(until, allowed_s, std::string(call) + " has not ended", with);
       std::this_thread::yield();
     }
+  }
+  [[nodiscard]] nccl_clique pair_with(int peer) const { return {{std::min(rank(), peer), std::max(rank(), peer)}, false, {}}; }
+  [[nodiscard]] nccl_link link_of(int a, int b) const {
+    return options_.link ? options_.link(a, b)
+                         : nccl_link{.network = {}, .least_channels = 0, .most_channels = options_.channels};
+  }
+  template <class Body>
+  void group(const nccl_clique& set, Body&& body, deadline_time until, double allowed_s) {
+    require(api_.begin_group(), "ncclGroupStart", set);
+    try {
+      transfers list(*this, set);
+      body(list);
+    } catch (...) {
+      (void)api_.end_group();  // else what aborts would be in this group
+      throw;
+    }
+    require(api_.end_group(), "ncclGroupEnd", set);
+    settle(set, "ncclGroupEnd", until, allowed_s);  // before that it may not be on the queue
+  }
+  /// Transfers a byte each way between this rank and its peers, a few of them at a time, in an order that all have.
+  void use(const std::vector<nccl_clique>& own, const std::map<nccl_clique, std::vector<int>>& peers, deadline_time until) {
+    cuda_buffer<Api> memory(queue_, 2 * sizeof(double) + peer_sets_.size());
+    auto* const at = static_cast<std::byte*>(memory.data());
+    queue_.own()->require(queue_.api().set_zero(at, memory.bytes(), queue_.stream()), "cudaMemsetAsync");
+    for (const auto& c : own) {
+      if (c.calls) {
+        call(c, "ncclAllReduce", [&](const NcclApi& api, handle with, typename Api::stream s) {
+          return api.all_reduce(at, at, 1, nccl_type::f64, with, s);
+        });
+        continue;
+      }
+      const auto& list = peers.at(c);
+      constexpr std::size_t most = most_joined / 2;
+      for (std::size_t first = 0; first < list.size(); first += most) {
+        const auto body = [&](transfers& g) {
+          for (std::size_t k = first; k < std::min(list.size(), first + most); ++k) {
+            g.send(list[k], at, 1);
+            g.receive(list[k], at + 2 * sizeof(double) + k, 1);
+          }
+        };
+        group(c, body, until, options_.connect_s);
+      }
+    }
+    const auto end = queue_.record();
+    memory.end_write(queue_, end);
+    for (; !end.reached(); std::this_thread::yield()) check(until, options_.connect_s, "the first transfers have not come", {});
   }
 
   cuda_queue<Api> queue_;
@@ -250,7 +359,9 @@ class nccl_links {
   NcclApi api_;
   nccl_options options_;
   std::map<nccl_clique, handle> made_;
-  std::vector<nccl_clique> known_;  ///< of all ranks
+  std::map<int, nccl_clique> peer_sets_;     ///< by rank that this one transfers with
+  std::set<nccl_pair> known_;                ///< of all ranks
+  std::set<std::vector<int>> known_groups_;  ///< of all ranks
 };
 
 }  // namespace detail

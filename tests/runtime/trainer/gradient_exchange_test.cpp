@@ -453,6 +453,38 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
   CHECK(learn([](int, layer& l) { l.cuts.push_back({}); }) == "layer 0 has 2 parameters, but parameter_cuts() are 3");
 }
 
+TEST_CASE("4 GB of gradients over 8 ranks are 60 calls of collectives, or more than ten thousand sends in order") {
+  auto layout = even_layout(2, schedule_of("1f1b", 1, 1), 8);
+  layout.pipelines[0].groups = {{.degrees = {.data = 8}}};
+  const std::vector<std::vector<tensor_shape>> shapes{{{20000, 25000}, {7}}, {{25000, 20000}}};
+  const auto model = model_parameters(layout, shapes, {});
+  for (int rank = 0; rank < 8; ++rank) {
+    detail::exchange_cut cut{.most_elements = (4 << 20) / 4, .least_elements = (16 << 10) / 4};
+    const auto ordered = detail::plan_exchange(model, 8, rank, cut);
+    const auto sends =
+        std::count_if(ordered.messages.begin(), ordered.messages.end(), [&](const auto& m) { return m.from == rank; });
+    CHECK(sends == 13356);  // as docs/cuda.md says
+    CHECK(static_cast<std::size_t>(2 * sends) == ordered.messages.size());
+    cut.joint_elements = (64 << 20) / 4;
+    std::vector<std::vector<int>> asked;
+    cut.joins = [&](const std::vector<int>& ranks) { return asked.push_back(ranks), true; };
+    const auto joint = detail::plan_exchange(model, 8, rank, cut);
+    CHECK(joint.messages.empty());
+    CHECK(joint.parts.size() == 60);
+    std::int64_t elements = 0;
+    for (const auto& p : joint.parts) {
+      CHECK(p.joint == std::vector{0, 1, 2, 3, 4, 5, 6, 7});
+      REQUIRE(p.adds.size() == 1);
+      CHECK(p.adds[0][0].terms == std::vector{static_cast<std::size_t>(rank)});
+      elements += p.elements;
+    }
+    CHECK(elements == 1000000007);
+    CHECK(asked.size() == 3);
+    cut.joins = [](const std::vector<int>&) { return false; };
+    CHECK(detail::plan_exchange(model, 8, rank, cut).messages.size() == ordered.messages.size());
+  }
+}
+
 TEST_CASE("ties of what is not there or not alike") {
   const auto layout = even_layout(2, schedule_of("1f1b", 1, 1));
   const std::vector<std::vector<tensor_shape>> shapes{{{2, 2}}, {{2, 2}, {3}}};

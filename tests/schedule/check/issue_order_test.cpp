@@ -151,7 +151,7 @@ TEST_CASE("every schedule of the library has an order of issue that is proved") 
 }
 
 TEST_CASE("random orders are proved if and only if they run, and 500 planted cycles are refused") {
-  int planted = 0, stuck = 0, shuffled_that_run = 0, groups = 0;
+  int planted = 0, stuck = 0, shuffled_that_run = 0, groups = 0, relays = 0;
   for (int instance = 0; planted < 500 / sanitizer_share; ++instance) {
     REQUIRE(instance < 20000);
     random_source random(static_cast<std::uint64_t>(instance) + 1);
@@ -183,6 +183,30 @@ TEST_CASE("random orders are proved if and only if they run, and 500 planted cyc
         CHECK(*(at - 1) == first);
       }
 
+    // Relays beside them: whatever a device does first of what is in a group.
+    const auto relayed = group_relays(order, grouped);
+    CHECK(check_issue_order(order, relayed).empty());
+    CHECK(runs(order, relayed));
+    auto apart = relayed;
+    for (std::size_t r = 0; r < apart.of_rank.size(); ++r) {
+      auto& list = apart.of_rank[r];
+      const auto pair_of = [&](const action& a) {
+        const int own = static_cast<int>(r), peer = detail::peer_rank(order, a);
+        return std::pair(std::min(own, peer), std::max(own, peer));
+      };
+      for (std::size_t k = 1; k < list.size(); ++k) {
+        if (!list[k].joined || grouped.of_rank[r][k].joined) continue;
+        ++relays;
+        CHECK(detail::is_send(list[k].kind) != detail::is_send(list[k - 1].kind));
+        CHECK(!list[k - 1].joined);
+        if (random.integer(0, 1) == 0) continue;
+        list[k].joined = false;
+        if (pair_of(list[k]) < pair_of(list[k - 1])) std::swap(list[k], list[k - 1]);
+      }
+    }
+    CHECK(check_issue_order(order, apart).empty());
+    CHECK(runs(order, apart));
+
     // Two that neighbours issue in two orders.
     const auto r = static_cast<std::size_t>(random.integer(0, order.ranks - 1));
     auto& own = found.order.of_rank[r];
@@ -212,6 +236,7 @@ TEST_CASE("random orders are proved if and only if they run, and 500 planted cyc
     shuffled_that_run += proved;
   }
   CHECK(groups > 100 / sanitizer_share);
+  CHECK(relays > 50 / sanitizer_share);
   CHECK(stuck > 50 / sanitizer_share);
   CHECK(shuffled_that_run > 50 / sanitizer_share);
 }

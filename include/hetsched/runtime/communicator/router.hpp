@@ -112,6 +112,14 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
         HETSCHED_EXPECTS(false);
     });
   }
+  /// Whether the ordered plane joins each two of these ranks. Complexity: O(ranks^2) questions to the route.
+  [[nodiscard]] bool joins(const std::vector<int>& ranks) const requires(ordered_planes == 1) {
+    auto route = route_;
+    for (const int a : ranks)
+      for (const int b : ranks)
+        if (a != b && route(edge{a, b, payload::collective}).plane != ordered_index()) return false;
+    return true;
+  }
   /// The axis of these ranks, for layers: the ordered plane's, or, where that does not join each two of them, a place without
   /// collectives. All ranks of the axis call it. Complexity: O(ranks^2) questions to the route.
   template <class Options>

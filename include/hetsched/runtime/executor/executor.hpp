@@ -310,6 +310,8 @@ class pipeline_executor {
       if constexpr (calling_plane<Communicator>)
         if (calls_) edges_.comm().end_calls();
     }
+    if constexpr (requires { stage_ended.all_issued(); })
+      if (pass_.last && !forward_only_) stage_ended.all_issued();
     drain();
     clock_.read();
     for (std::size_t k = 0; k + 1 < program_.ops.size(); ++k)  // the last one is none

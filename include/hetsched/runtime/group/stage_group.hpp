@@ -51,6 +51,16 @@ struct axis_of<Tensor, Communicator> {
   using type = decltype(std::declval<const Communicator&>().open_axis(std::vector<int>(), axis_options()));
 };
 
+/// This rank's end of an axis.
+template <class Tensor, class Communicator>
+[[nodiscard]] typename axis_of<Tensor, Communicator>::type open_axis(const Communicator& comm, std::vector<int> ranks,
+                                                                     const axis_options& options) {
+  if constexpr (requires { comm.open_axis(ranks, options); })
+    return comm.open_axis(ranks, options);
+  else
+    return {comm, std::move(ranks), options};
+}
+
 }  // namespace detail
 
 struct stage_group_options {
@@ -97,10 +107,7 @@ class stage_group {
                              .number = axes * options.stage + number,
                              .direction = options.direction,
                              .deadline_s = options.deadline_s};
-      if constexpr (requires { comm.open_axis(members, how); })
-        return comm.open_axis(members, how);
-      else
-        return axis(comm, std::move(members), how);
+      return detail::open_axis<Tensor>(comm, std::move(members), how);
     };
     const auto calling = [&](axis a) {
       if constexpr (requires { a.connects(); })

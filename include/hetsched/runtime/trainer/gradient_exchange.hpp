@@ -5,7 +5,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +18,8 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/group/axis_group.hpp>
+#include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/runtime/trainer/detail/exchange_parts.hpp>
@@ -32,6 +36,7 @@ struct exchange_options {
   bool frees_buffers = false;                       ///< buffers of messages are there during an exchange only
   std::vector<double> room = {};                    ///< as exchange_cut's
   std::vector<int> waves = {};                      ///< layers with which stages begin, if a rank has several
+  std::size_t joint_bytes = 0;  ///< most that is summed by a collective where the communicator has some; 0: none is
 };
 
 /// A parameter of a stage of this rank.
@@ -59,8 +64,12 @@ struct owned_piece {
 /// ranks; its edge's stage is 0. Buffers are made once, unless they are to be freed: sum() then allocates nothing.
 /// On a device all of it is enqueued, and the host waits for nothing but transports of the host, which take what they send from
 /// host memory and put there what they receive.
-/// Determinism: in each pipeline terms are added by layer and number, direction, data rank, context rank and, where gradients are
-/// partial, tensor rank; then pipelines in their order. So the sum has the same bits for any cut of parameters and buckets.
+/// Over an ordered_plane that joins() ranks, what they all hold may be summed by its collectives instead, in fewer and larger
+/// buckets: each rank adds its terms, and packs them on a queue of its own, behind the stages that made them but beside those
+/// that are still at work.
+/// Determinism: but for collectives, whose order of addition is their own, in each pipeline terms are added by layer and number,
+/// direction, data rank, context rank and, where gradients are partial, tensor rank; then pipelines in their order. So the sum
+/// has the same bits for any cut of parameters and buckets.
 template <class Tensor, class Communicator, class Queue = host_queue>
 class gradient_exchange {
   static_assert(data_plane<Communicator, Tensor>);
@@ -69,24 +78,35 @@ class gradient_exchange {
   using runs = detail::tensor_runs<Tensor>;
   static constexpr bool adds_whole = detail::adds_whole<Tensor, Queue>;
   static constexpr bool ordered = ordered_plane<Communicator>;
+  static constexpr bool may_join = ordered && requires(const Communicator& c, const std::vector<int>& ranks) { c.joins(ranks); };
+  using axis = typename detail::axis_of<Tensor, Communicator>::type;
 
  public:
   /// `parameters`: the same on every rank. `local`: (const parameter_holder&) -> local_parameter, this rank's as one of the
-  /// holder's. Its tensors stay where they are. `queue`: of what is done to them; `host`: makes tensors in host memory.
+  /// holder's. Its tensors stay where they are. `queue`: of what is done to them; `host`: makes tensors in host memory; `side`:
+  /// for sums by collectives, which others go on beside.
   /// Over an ordered_plane, which this one has for itself, all ranks make one at the same time.
   /// Complexity: O(chunks * ranks + buckets * ranks^2).
   template <class Local>
   gradient_exchange(std::span<const model_parameter> parameters, Local&& local, Communicator comm, exchange_options options = {},
-                    Queue queue = Queue(), Queue host = Queue())
-      : queue_(std::move(queue)), host_(std::move(host)), comm_(std::move(comm)), frees_buffers_(options.frees_buffers) {
+                    Queue queue = Queue(), Queue host = Queue(), std::optional<Queue> side = {})
+      : queue_(std::move(queue)),
+        host_(std::move(host)),
+        side_(side ? *side : queue_),
+        comm_(std::move(comm)),
+        frees_buffers_(options.frees_buffers) {
     const auto elements_of = [](std::size_t bytes) {
       return static_cast<std::int64_t>(std::max<std::size_t>(bytes / sizeof(typename traits::element), 1));
     };
-    auto plan = detail::plan_exchange(parameters, comm_.ranks(), comm_.rank(),
-                                      {.most_elements = elements_of(options.bucket_bytes),
-                                       .least_elements = elements_of(options.part_bytes),
-                                       .room = std::move(options.room),
-                                       .waves = std::move(options.waves)});
+    detail::exchange_cut cut{.most_elements = elements_of(options.bucket_bytes),
+                             .least_elements = elements_of(options.part_bytes),
+                             .room = std::move(options.room),
+                             .waves = std::move(options.waves)};
+    if constexpr (may_join) {
+      cut.joint_elements = options.joint_bytes == 0 ? 0 : elements_of(options.joint_bytes);
+      cut.joins = [this](const std::vector<int>& ranks) { return comm_.joins(ranks); };
+    }
+    auto plan = detail::plan_exchange(parameters, comm_.ranks(), comm_.rank(), cut);
     messages_.resize(plan.messages.size());
     operations_ = std::make_unique<operation[]>(plan.messages.size());
     late_from_ = plan.late_from;
@@ -94,6 +114,7 @@ class gradient_exchange {
     for (std::size_t i = 0; i < plan.messages.size(); ++i) set_message(messages_[i], plan.messages[i], parameters);
     for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].done = &operations_[i];
     for (auto& o : owned_) o.at.front().tensor = &o.piece.gradient;
+    if (!frees_buffers_) make_rooms();
     if constexpr (ordered) comm_.set_plan(order_of(plan));
   }
 
@@ -107,6 +128,8 @@ class gradient_exchange {
       p.added = p.finished = false;
       p.total = nullptr;
     }
+    has_joined_ = false;
+    whole_.clear();
     for (auto& m : messages_) m.filled = m.posted = m.has_landed = false;
     for (auto& c : channels_) c.next = 0;
     first_open_ = 0;
@@ -116,11 +139,40 @@ class gradient_exchange {
   /// The gradients of a stage of this rank are whole: they begin to travel. Optional; sum() does so for those that are left, and
   /// over an ordered_plane for all, behind the transfers of pipelines.
   void begin(std::size_t stage) {
+    if constexpr (may_join)
+      if (stage < begun_.size()) whole_.insert_or_assign(stage, queue_.record());
     if (ordered) return;
     begin_any();
     if (stage < begun_.size()) begun_[stage] = 1;
     fill_terms();
     (void)progress();
+  }
+
+  /// All gradients of this rank are on their way to be whole, and all that its pipeline transfers has been issued: sums by
+  /// collectives begin. Optional, as begin().
+  void begin_joint() {
+    if constexpr (may_join) {
+      if (joint_.empty() || std::exchange(has_joined_, true)) return;
+      if (frees_buffers_) make_rooms();
+      for (const auto& [number, with] : joint_) {
+        auto& p = parts_[number];
+        auto& room = rooms_.at(p.plan.elements);
+        for (const auto stage : p.stages) {
+          const auto moment = whole_.find(stage);
+          side_.wait(moment == whole_.end() ? queue_.record() : moment->second);
+        }
+        if (p.plan.adds.empty())
+          detail::zero(room, side_);
+        else
+          add_terms(room, p, p.plan.adds.front().front().terms, side_);
+        axes_[with].all_reduce(room, side_);
+        detail::unpack<Tensor>(room, p.targets, side_);
+        p.finished = true;
+      }
+      queue_.wait(side_.record());
+      if (frees_buffers_) rooms_.clear();
+      comm_.end_calls();
+    }
   }
 
   /// Adds and sends on what has come, if a stage has begun. Returns whether there was anything; to be called between begin_step()
@@ -147,6 +199,7 @@ class gradient_exchange {
   void sum(std::int64_t step, deadline_time until) {
     if (!begun_step_ || step != step_) begin_step(step);
     begun_step_ = false;
+    begin_joint();
     begin_any();
     std::fill(begun_.begin(), begun_.end(), char{1});
     fill_terms();
@@ -192,6 +245,7 @@ class gradient_exchange {
     for (const auto& m : messages_) count += m.made ? (m.by_host && m.incoming ? 2 : 1) * parts_[m.part].plan.elements : 0;
     for (const auto& p : parts_) count += p.made * p.plan.elements;
     for (const auto& o : owned_) count += 2 * (o.piece.last - o.piece.first);
+    for (const auto& [elements, room] : rooms_) count += elements;
     return as_size(count) * sizeof(typename traits::element);
   }
 
@@ -205,6 +259,12 @@ class gradient_exchange {
     std::vector<runs> values;  ///< the parameter within the piece's
   };
 
+  void make_rooms() {
+    for (const auto& [number, with] : joint_) {
+      const auto elements = parts_[number].plan.elements;
+      if (!rooms_.contains(elements)) rooms_.emplace(elements, make_buffer(elements));
+    }
+  }
   [[nodiscard]] Tensor make_buffer(std::int64_t elements, bool in_host = false) const {
     return detail::make_tensor<Tensor>({1, as_size(elements)}, in_host ? host_ : queue_);
   }
@@ -249,7 +309,8 @@ class gradient_exchange {
     };
     if (p.needs_sum) make(p.sum);
     if (p.needs_other) make(p.other);
-    if constexpr (adds_whole) make(p.spare);
+    if constexpr (adds_whole)
+      if (p.plan.joint.empty() || p.terms.size() > 1) make(p.spare);
   }
   /// A message's buffer, made if it is not there.
   Tensor& buffer_of(message& m) {
@@ -290,6 +351,7 @@ class gradient_exchange {
         auto at = places(m, m.holders[h], comm_.rank(), chunk.part, piece.first, piece.last);
         if (at.empty()) continue;
         const local_parameter<Tensor> own = local(m.holders[h]);
+        if (std::find(p.stages.begin(), p.stages.end(), own.stage) == p.stages.end()) p.stages.push_back(own.stage);
         if (own.stage >= begun_.size()) begun_.insert(begun_.end(), own.stage + 1 - begun_.size(), char{0});
         if (plan.owned && plan.sharded && holders == 0) {
           auto& o = owned_.emplace_back();
@@ -340,7 +402,21 @@ class gradient_exchange {
     p.needs_sum = count > 0 && !p.in_place;
     p.needs_other = joins && !p.in_place;
     p.plan = std::move(plan);
+    if (!p.plan.joint.empty()) {
+      p.in_place = p.needs_sum = p.needs_other = false;
+      joint_.emplace_back(parts_.size() - 1, axis_of(p.plan.joint));
+    }
     if (!frees_buffers_) make_sums(p);
+  }
+
+  /// The number of the axis of these ranks.
+  std::size_t axis_of(const std::vector<int>& ranks) {
+    const auto known = std::find(axis_ranks_.begin(), axis_ranks_.end(), ranks) - axis_ranks_.begin();
+    if (as_size(known) == axis_ranks_.size()) {
+      axis_ranks_.push_back(ranks);
+      if constexpr (may_join) axes_.push_back(detail::open_axis<Tensor>(comm_, ranks, {.name = "ranks that sum gradients"}));
+    }
+    return as_size(known);
   }
 
   void set_message(message& m, const detail::planned_message& planned, std::span<const model_parameter> parameters) {
@@ -369,7 +445,7 @@ class gradient_exchange {
 
   /// What this rank sends and receives, wave after wave, in each by steps: every pair's transfers have the same place among all.
   [[nodiscard]] communication_plan order_of(const detail::exchange_plan& plan) const {
-    communication_plan order;
+    communication_plan order(joint_.empty() ? 0 : 1);  // collectives come first
     std::pair<int, detail::exchange_step> last{-1, {}};
     for (std::size_t i = 0; i < messages_.size(); ++i) {
       const auto& m = messages_[i];
@@ -416,10 +492,11 @@ class gradient_exchange {
   [[nodiscard]] bool arrived(message& m) { return m.posted && comm_.poll(*m.done); }
 
   /// packed = the sum of terms that are here.
-  void add_terms(Tensor& packed, part& p, const std::vector<std::size_t>& terms) {
+  void add_terms(Tensor& packed, part& p, const std::vector<std::size_t>& terms) { add_terms(packed, p, terms, queue_); }
+  void add_terms(Tensor& packed, part& p, const std::vector<std::size_t>& terms, const Queue& q) {
     for (std::size_t i = 0; i < terms.size(); ++i) {
       const std::span<const runs> at(p.terms[terms[i]].at);
-      i == 0 ? detail::pack(packed, at, queue_) : detail::add_packed(packed, at, p.spare, queue_);
+      i == 0 ? detail::pack(packed, at, q) : detail::add_packed(packed, at, p.spare, q);
     }
   }
   void fill_terms() {
@@ -562,6 +639,7 @@ class gradient_exchange {
 
   [[no_unique_address]] Queue queue_;
   [[no_unique_address]] Queue host_;
+  [[no_unique_address]] Queue side_;
   Communicator comm_;
   bool frees_buffers_ = false;
   bool by_host_ = false;  ///< a message is
@@ -570,7 +648,13 @@ class gradient_exchange {
   std::vector<message> messages_;
   std::vector<part> parts_;
   std::vector<owned_part> owned_;
-  std::vector<std::vector<int>> numbers_;  ///< per part: of the chunk's terms those that are here
+  std::vector<std::vector<int>> numbers_;                   ///< per part: of the chunk's terms those that are here
+  std::vector<std::pair<std::size_t, std::size_t>> joint_;  ///< parts that are summed by collectives, and their axes
+  std::vector<std::vector<int>> axis_ranks_;
+  std::vector<axis> axes_;
+  std::map<std::int64_t, Tensor> rooms_;  ///< for collectives, by elements
+  bool has_joined_ = false;
+  std::map<std::size_t, typename Queue::moment> whole_;  ///< when the gradients of a stage are, in this step
   std::unique_ptr<operation[]> operations_;
   std::size_t late_from_ = 0;   ///< the first message of spread()
   std::size_t first_open_ = 0;  ///< all parts before it are finished

@@ -299,6 +299,7 @@ class pipeline_trainer {
     void operator()(std::size_t stage) { exchange.begin(stage); }
     bool progress() { return exchange.progress(); }
     [[nodiscard]] bool looks() const { return exchange.waits_for_device(); }
+    void all_issued() { exchange.begin_joint(); }
   };
   [[nodiscard]] deadline_time deadline() const { return deadline_in(options_.deadline_s); }
   [[nodiscard]] std::string here(const std::string& when) const {
@@ -456,8 +457,9 @@ class pipeline_trainer {
         exchange_options{.bucket_bytes = options_.bucket_bytes,
                          .frees_buffers = here.zero >= 2,
                          .room = room_of_ranks(layout_),
-                         .waves = detail::exchange_waves(layout_)},
-        queue_, backend_.memory_queue());
+                         .waves = detail::exchange_waves(layout_),
+                         .joint_bytes = options_.sums_in_order ? 0 : options_.joint_bytes},
+        queue_, backend_.memory_queue(), backend_.transfer_queue());
     for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
       auto& state = owned_state_.emplace_back();
       for ([[maybe_unused]] const auto& name : optimizer_.state_names()) {

@@ -74,6 +74,14 @@ namespace unchecked {
 /// Complexity: O(exchanges * actions).
 [[nodiscard]] issue_order group_exchanges(const schedule& order, issue_order issued);
 
+/// Groups relays: where a rank issues a receive from one rank and a send to another, in either order, one behind the other, it
+/// begins with the two at once, so that they overlap; the ranks at the other ends may group them with others. Groups of two. Only
+/// where all that is so joined, across ranks, can be done as one without a cycle: then ranks come to an end, too, whose devices
+/// do a group's transfers one after the other, those of lower pairs of ranks first.
+/// Throws: as check_issue_order, and input_error with what that finds wrong.
+/// Complexity: O((1 + wrong) * log(relays) * (actions + needs)), where so many relays begin together but cannot be joined.
+[[nodiscard]] issue_order group_relays(const schedule& order, issue_order issued);
+
 }  // namespace hetsched
 
 #ifndef HETSCHED_COMPILED

@@ -147,7 +147,7 @@ HETSCHED_INLINE rank_program compile_in_issue_order(const schedule& order, int r
   auto found = find_issue_order(order);
   if (!found.cycles.empty())
     throw input_error("there is no order in which all ranks can issue their communication: " + found.cycles.front());
-  const auto issued = with_issue_lanes(order, group_exchanges(order, std::move(found.order)));
+  const auto issued = with_issue_lanes(order, group_relays(order, group_exchanges(order, std::move(found.order))));
   auto program = compile_rank(issued, rank, semantics, std::move(shapes));
   const auto [first, last] = program.lanes.back();
   for (std::size_t k = first; k < last; ++k) {

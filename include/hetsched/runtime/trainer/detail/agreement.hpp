@@ -56,7 +56,10 @@ template <class Optimizer>
   of_options.add(options.clip_norm).add(static_cast<std::int64_t>(options.on_nonfinite));
   for (const double number : {options.scaling.scale, options.scaling.growth, options.scaling.backoff}) of_options.add(number);
   of_options.add(options.scaling.interval);
-  of_shards.add(std::int64_t{options.shard_optimizer}).add(static_cast<std::int64_t>(options.bucket_bytes));
+  of_shards.add(std::int64_t{options.shard_optimizer})
+      .add(static_cast<std::int64_t>(options.bucket_bytes))
+      .add(static_cast<std::int64_t>(options.joint_bytes))
+      .add(std::int64_t{options.sums_in_order});
   return {digest_of_ranks(layout).number(),
           digest_of_stages(layout).number(),
           digest_of_schedules(layout).number(),

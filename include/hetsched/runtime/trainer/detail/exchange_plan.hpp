@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <utility>
@@ -46,6 +47,8 @@ struct planned_part {
   std::int64_t elements = 0;
   bool owned = false;    ///< this rank has the sum first
   bool sharded = false;  ///< the sum stays there
+  std::vector<int> joint =
+      {};  ///< ranks that sum it by a collective, ascending, each adding what it has in `adds`; empty: none do
   std::vector<std::vector<contribution>>
       adds;                 ///< by pipeline: added up in each, then the pipelines'; none: it only gets the sum
   int share = -1;           ///< message that takes what was added up to the owner, if it is not owned
@@ -65,6 +68,9 @@ struct exchange_cut {
   std::int64_t least_elements = 1 << 12;  ///< of a part
   std::vector<double> room{};             ///< per rank how much it is to own of sums that stay with owners; empty: equally much
   std::vector<int> waves{};               ///< layers with which a new wave begins: all of a later wave goes before an earlier one
+  std::int64_t joint_elements = 0;        ///< most of a bucket that is summed by a collective; 0: none is
+  /// Whether ranks have collectives; the same on all ranks. Not called without joint_elements.
+  std::function<bool(const std::vector<int>&)> joins{};
 };
 
 /// Layers with which new waves begin: where some rank has several stages, the first of each stage.
@@ -84,8 +90,9 @@ using chunk_waves = std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::p
 [[nodiscard]] planned_part plan_part(const gradient_chunk& c, const bucket_part& part, bool both, std::size_t number, int me,
                                      std::vector<planned_message>& messages);
 
-/// What a rank does to sum the gradients of parameters that have several terms. Two devices that hold a chunk send each other
-/// their terms and both add, unless sums stay with owners. Messages that take new values to holders come last.
+/// What a rank does to sum the gradients of parameters that have several terms. Sums that stay with no owner are made by
+/// collectives where there are some, in the order of the parts, which is that of all ranks. Else two devices that hold a chunk
+/// send each other their terms and both add, unless sums stay with owners. Messages that take new values to holders come last.
 /// Complexity: O(chunks * terms + buckets * devices^2).
 [[nodiscard]] exchange_plan plan_exchange(std::span<const model_parameter> parameters, int ranks, int me,
                                           const exchange_cut& cut);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -86,6 +87,48 @@ HETSCHED_INLINE planned_part plan_part(const gradient_chunk& c, const bucket_par
   return mine;
 }
 
+/// Adds the parts of a wave that a rank's groups sum by collectives.
+/// `apart`: gets the chunks that are not.
+inline void plan_joint_parts(std::span<const model_parameter> parameters, const chunk_waves::mapped_type& members,
+                             std::int64_t most_elements, const std::function<bool(const std::vector<int>&)>& joins, int me,
+                             std::vector<planned_part>& parts, chunk_waves::mapped_type& apart) {
+  const auto ranks_of = [](const gradient_chunk& c) {
+    std::vector<int> ranks;
+    for (const auto& d : c.devices) ranks.push_back(d.device);
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    return ranks;
+  };
+  chunk_waves::mapped_type joint;
+  std::vector<const gradient_chunk*> chunks;
+  for (const auto& [m, c] : members) {
+    const auto& chunk = parameters[m].chunks[c];
+    const auto ranks = most_elements > 0 ? ranks_of(chunk) : std::vector<int>();
+    if (ranks.size() < 2 || !joins(ranks)) {
+      apart.emplace_back(m, c);
+    } else if (std::binary_search(ranks.begin(), ranks.end(), me)) {
+      joint.emplace_back(m, c);
+      chunks.push_back(&chunk);
+    }
+  }
+  if (joint.empty()) return;
+  for (const auto& bucket : gradient_buckets(chunks, most_elements)) {
+    const auto& chunk = *chunks[bucket.pieces.front().chunk];
+    planned_part mine{.pieces = {}, .elements = bucket.elements, .joint = ranks_of(chunk), .adds = {}, .spread = {}};
+    std::vector<std::size_t> own;
+    for (std::size_t i = 0; i < chunk.terms.size(); ++i)
+      if (chunk.terms[i].device == me) own.push_back(i);
+    if (!own.empty()) mine.adds.push_back({contribution{.terms = own}});
+    std::int64_t at = 0;
+    for (const auto& piece : bucket.pieces) {
+      const auto [m, c] = joint[piece.chunk];
+      mine.pieces.push_back({m, c, piece.first, piece.last, at});
+      at += piece.last - piece.first;
+    }
+    parts.push_back(std::move(mine));
+  }
+}
+
 HETSCHED_INLINE exchange_plan plan_exchange(std::span<const model_parameter> parameters, int ranks, int me,
                                             const exchange_cut& cut) {
   exchange_plan plan;
@@ -95,8 +138,10 @@ HETSCHED_INLINE exchange_plan plan_exchange(std::span<const model_parameter> par
   int number_of_wave = 0;
   for (const auto& [wave, members] : waves) {
     const bool sharded = wave.second;
+    chunk_waves::mapped_type apart;  // not summed by collectives
     std::vector<const gradient_chunk*> chunks;
-    for (const auto& [m, c] : members) chunks.push_back(&parameters[m].chunks[c]);
+    plan_joint_parts(parameters, members, sharded ? 0 : cut.joint_elements, cut.joins, me, plan.parts, apart);
+    for (const auto& [m, c] : apart) chunks.push_back(&parameters[m].chunks[c]);
     std::vector<planned_message> messages;
     for (const auto& bucket : gradient_buckets(chunks, cut.most_elements)) {
       const auto& chunk = *chunks[bucket.pieces.front().chunk];
@@ -112,7 +157,7 @@ HETSCHED_INLINE exchange_plan plan_exchange(std::span<const model_parameter> par
         std::int64_t at = 0;
         for (const auto& piece : bucket.pieces) {
           const std::int64_t first = std::max(at, part.first), last = std::min(at + piece.last - piece.first, part.last);
-          const auto [m, c] = members[piece.chunk];
+          const auto [m, c] = apart[piece.chunk];
           if (first < last) mine.pieces.push_back({m, c, piece.first + first - at, piece.first + last - at, first - part.first});
           at += piece.last - piece.first;
         }
