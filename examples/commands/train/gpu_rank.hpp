@@ -97,8 +97,7 @@ class gpu_rank {
     return gpt_cuda::operations<Api>::make_layer(gpt_cuda::shape_of(m, products_ == "bf16"), l,
                                                  {.first = parameters_of(host),
                                                   .cuts = host.parameter_cuts(),
-                                                  .axis = gpt_cuda::tensor_axis_of<Api>(group.tensor()),
-                                                  .recomputes = recompute == hetsched::recomputation::selective},
+                                                  .axis = gpt_cuda::tensor_axis_of<Api>(group.tensor())},
                                                  own_.compute_queue());
   }
   [[nodiscard]] tensor put(const gpt::tensor<float>& t) const { return gpt_cuda::upload(own_.compute_queue(), to_numbers(t)); }
