@@ -65,9 +65,10 @@ class cublas {
     void* const c = half_c ? static_cast<void*>(p.half_c.data) : p.c.data;
     const auto op = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
     const float one = 1;
-    require(cublasGemmEx(handle_, op(p.transpose_a), op(p.transpose_b), p.m, p.n, p.k, &one, p.a.data, type, p.lda, p.b.data,
-                         type, p.ldb, &p.beta, c, half_c ? CUDA_R_16BF : CUDA_R_32F, p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-            "cublasGemmEx");
+    require(
+        cublasGemmEx(handle_, op(p.transpose_a), op(p.transpose_b), p.m, p.n, p.k, &one, p.a.data, type, p.lda, p.b.data, type,
+                     p.ldb, &p.beta, c, half_c ? CUDA_R_16BF : CUDA_R_32F, p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "cublasGemmEx");
   }
 
  private:

@@ -188,8 +188,8 @@ struct shared {
   using real = typename Cores::real;
   static constexpr int own = Cores::own * Cores::stride, seen = Cores::seen * Cores::stride;
   static constexpr int longest = Cores::own > Cores::seen ? Cores::own : Cores::seen;
-  static constexpr int bytes =
-      (2 * own + 2 * seen) * static_cast<int>(sizeof(real)) + 2 * longest * static_cast<int>(sizeof(float)) + Cores::scratch_bytes;
+  static constexpr int bytes = (2 * own + 2 * seen) * static_cast<int>(sizeof(real)) +
+                               2 * longest * static_cast<int>(sizeof(float)) + Cores::scratch_bytes;
   real *own_1, *own_2, *seen_1, *seen_2;
   float *number_1, *number_2, *scratch;
   __device__ explicit shared(char* memory)

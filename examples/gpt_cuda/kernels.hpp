@@ -61,6 +61,12 @@ struct fill_with {
 struct round_to_bf16 {
   GPT_KERNEL void operator()(int i, const float* x, bf16* y) const { y[i] = to_bf16(x[i]); }
 };
+struct widen {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, const Real* x, float* y) const {
+    y[i] = to_float(x[i]);
+  }
+};
 struct copy_numbers {
   GPT_KERNEL void operator()(int i, const float* x, float* y) const { y[i] = x[i]; }
 };
@@ -91,8 +97,8 @@ struct sum_band {
 };
 /// The same of a norm's gain and, unless null, bias.
 struct norm_band {
-  GPT_KERNEL void operator()(int i, int rows, int columns, const float* dy, const float* x, const float* mean,
-                             const float* scale, float* gains, float* biases) const {
+  GPT_KERNEL void operator()(int i, int rows, int columns, const float* dy, const float* x, const float* mean, const float* scale,
+                             float* gains, float* biases) const {
     const int which = i / columns, j = i % columns, end = band::end(which, rows);
     float gain = 0, bias = 0;
     for (int r = which * band::rows; r < end; ++r) {
@@ -263,8 +269,8 @@ struct attention_forward {
 /// `along`: of each row and head, the product of what came out and its gradient.
 struct attention_queries_backward {
   template <class Team, class Real>
-  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* mixed,
-                             const Real* dmixed, const float* logs, float* along, Real* dqkv) const {
+  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* mixed, const Real* dmixed,
+                             const float* logs, float* along, Real* dqkv) const {
     const int row = index / s.heads, head = index % s.heads, seen = row % s.sequence + 1, first = s.first(row);
     const Real *const q = qkv + s.query(row, head), *const dm = dmixed + s.mixed(row, head);
     const float mean = dot(t, s.size, dm, mixed + s.mixed(row, head));
@@ -285,8 +291,8 @@ struct attention_queries_backward {
 /// Of keys and values, behind those of queries: index row * kv_heads + kv_head.
 struct attention_keys_backward {
   template <class Team, class Real>
-  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* dmixed,
-                             const float* logs, const float* along, Real* dqkv) const {
+  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* dmixed, const float* logs,
+                             const float* along, Real* dqkv) const {
     const int row = index / s.kv_heads, kv_head = index % s.kv_heads, shared = s.heads / s.kv_heads;
     const int end = s.first(row) + s.sequence, key = row * s.columns() + (s.heads + kv_head) * s.size;
     const int value = key + s.kv_heads * s.size;

@@ -88,8 +88,7 @@ class layer_base {
     return {static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), q};
   }
 
-  static inner rounded(const queue& q, const own_tensor& x) requires std::same_as<Real, bf16>
-  {
+  static inner rounded(const queue& q, const own_tensor& x) requires std::same_as<Real, bf16> {
     auto y = make_inner(q, x.rows(), x.columns());
     each(q, x.size(), round_to_bf16{}, in(x), out(y));
     return y;
@@ -145,7 +144,8 @@ class layer_base {
   };
   factor gather_factor(const queue& q, const own_tensor& slice, gathered& room) const {
     const auto& all = gather(q, slice, room.all);
-    if constexpr (std::same_as<Real, float>) return factor_of(all);
+    if constexpr (std::same_as<Real, float>)
+      return factor_of(all);
     else {
       room.half = rounded(q, all);
       room.all = {};
@@ -153,15 +153,15 @@ class layer_base {
     }
   }
   [[nodiscard]] factor gathered_factor(const own_tensor& slice, const gathered& room) const {
-    if constexpr (std::same_as<Real, float>) return factor_of(axis_.size == 1 ? slice : room.all);
-    else return factor_of(room.half);
+    if constexpr (std::same_as<Real, float>)
+      return factor_of(axis_.size == 1 ? slice : room.all);
+    else
+      return factor_of(room.half);
   }
 
   // Parameters first and, with biases, first + 1.
   [[nodiscard]] int linear_parameters() const { return m_.bias ? 2 : 1; }
-  [[nodiscard]] argument<const float> bias_of(int first) {
-    return m_.bias ? in(own(first + 1).value) : argument<const float>();
-  }
+  [[nodiscard]] argument<const float> bias_of(int first) { return m_.bias ? in(own(first + 1).value) : argument<const float>(); }
   /// Without its bias.
   template <class To>
   matrix<Api, To> product(const queue& q, int first, const inner& x) {
@@ -215,8 +215,10 @@ class layer_base {
     if (axis_.size == 1) return norm<Real>(q, first, x, c, s);
     own_tensor all;
     (void)gather(q, norm<float>(q, first, x, c, s), all);
-    if constexpr (std::same_as<Real, float>) return all;
-    else return rounded(q, all);
+    if constexpr (std::same_as<Real, float>)
+      return all;
+    else
+      return rounded(q, all);
   }
   /// `more`: what the gradient is added to; null: nothing.
   own_tensor norm_backward(const queue& q, int first, const own_tensor& dy, const norm_context& c,
@@ -301,8 +303,7 @@ class block : public layer_base<Api, Real> {
     typename base::gathered all_dmiddle, all_dy;
   };
 
-  block(const shape& m, parameters<Api> all, const layer_part<Api>& part, const queue& q)
-      : base(m, std::move(all), part) {
+  block(const shape& m, parameters<Api> all, const layer_part<Api>& part, const queue& q) : base(m, std::move(all), part) {
     qkv_ = base::norm_parameters();
     out_ = qkv_ + base::linear_parameters();
     norm_2_ = out_ + base::linear_parameters();

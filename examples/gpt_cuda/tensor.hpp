@@ -171,17 +171,17 @@ void multiply(const hetsched::cuda_queue<Api>& q, matrix<Api, Sum>& c, float bet
               transposed which = transposed::none) {
   const bool first = which == transposed::first, second = which == transposed::second;
   product_call p{.transpose_a = second,
-                       .transpose_b = first,
-                       .m = second ? b.rows : b.columns,
-                       .n = first ? a.columns : a.rows,
-                       .k = first ? a.rows : a.columns,
-                       .half = a.half,
-                       .a = b.memory,
-                       .b = a.memory,
-                       .lda = b.columns,
-                       .ldb = a.columns,
-                       .beta = beta,
-                       .ldc = c.columns()};
+                 .transpose_b = first,
+                 .m = second ? b.rows : b.columns,
+                 .n = first ? a.columns : a.rows,
+                 .k = first ? a.rows : a.columns,
+                 .half = a.half,
+                 .a = b.memory,
+                 .b = a.memory,
+                 .lda = b.columns,
+                 .ldb = a.columns,
+                 .beta = beta,
+                 .ldc = c.columns()};
   if constexpr (std::is_same_v<Sum, bf16>)
     p.half_c = out(c);
   else
