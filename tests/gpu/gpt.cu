@@ -19,6 +19,9 @@
 
 #include "rows.hpp"
 
+// Without it nvcc (13.0) leaves the kernels of flash.cuh out, whose launches then fail.
+template struct gpt_cuda::operations<hetsched::cuda_runtime>;
+
 namespace {
 
 using rows::number;
