@@ -10,6 +10,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/cuda/runtime.hpp>
 
+#include <gpt_cuda/flash.cuh>
 #include <gpt_cuda/tensor.hpp>
 
 namespace gpt_cuda {
@@ -60,11 +61,14 @@ class cublas {
   void multiply(cudaStream_t stream, const product_call& p) {
     require(cublasSetStream(handle_, stream), "cublasSetStream");
     const auto type = p.half ? CUDA_R_16BF : CUDA_R_32F;
+    const bool half_c = p.half_c.data != nullptr;
+    void* const c = half_c ? static_cast<void*>(p.half_c.data) : p.c.data;
     const auto op = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
     const float one = 1;
-    require(cublasGemmEx(handle_, op(p.transpose_a), op(p.transpose_b), p.m, p.n, p.k, &one, p.a.data, type, p.lda, p.b.data,
-                         type, p.ldb, &p.beta, p.c.data, CUDA_R_32F, p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-            "cublasGemmEx");
+    require(
+        cublasGemmEx(handle_, op(p.transpose_a), op(p.transpose_b), p.m, p.n, p.k, &one, p.a.data, type, p.lda, p.b.data, type,
+                     p.ldb, &p.beta, c, half_c ? CUDA_R_16BF : CUDA_R_32F, p.ldc, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+        "cublasGemmEx");
   }
 
  private:
@@ -76,7 +80,7 @@ class cublas {
 
 }  // namespace detail
 
-/// Kernels on a GPU: a thread for each index, a warp for each row; products by cuBLAS.
+/// Kernels on a GPU: a thread for each index, a warp for each row or what flash.cuh has instead; products by cuBLAS.
 template <>
 struct launcher<hetsched::cuda_runtime> {
   using queue = hetsched::cuda_queue<hetsched::cuda_runtime>;
@@ -90,8 +94,16 @@ struct launcher<hetsched::cuda_runtime> {
   }
   template <class Body, class... Arguments>
   static void teams(const queue& q, int n, const Body& body, const Arguments&... a) {
-    detail::run_teams<<<blocks(n, threads / detail::warp::lanes), threads, 0, q.stream()>>>(n, body, passed(a)...);
+    if (!instead(q.stream(), n, body, passed(a)...))
+      detail::run_teams<<<blocks(n, threads / detail::warp::lanes), threads, 0, q.stream()>>>(n, body, passed(a)...);
     q.own()->require(cudaPeekAtLastError(), "cudaLaunchKernel");
+  }
+  template <class... Arguments>
+  static bool instead(cudaStream_t stream, int n, const Arguments&... a) {
+    if constexpr (requires { flash::instead(stream, n, a...); })
+      return flash::instead(stream, n, a...);
+    else
+      return false;
   }
   static void multiply(const queue& q, const product_call& p) { detail::cublas::of_thread(q.device()).multiply(q.stream(), p); }
 };

@@ -32,6 +32,8 @@ struct bf16 {
   return y;
 }
 [[nodiscard]] GPT_KERNEL inline float to_float(float x) { return x; }
+GPT_KERNEL inline void put(float x, float& y) { y = x; }
+GPT_KERNEL inline void put(float x, bf16& y) { y = to_bf16(x); }
 
 /// Those who work on one row together: on a GPU the lanes of a warp, on the host one. Lanes read nothing that others of their
 /// team have written.
@@ -59,103 +61,153 @@ struct fill_with {
 struct round_to_bf16 {
   GPT_KERNEL void operator()(int i, const float* x, bf16* y) const { y[i] = to_bf16(x[i]); }
 };
+struct widen {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, const Real* x, float* y) const {
+    y[i] = to_float(x[i]);
+  }
+};
 struct copy_numbers {
   GPT_KERNEL void operator()(int i, const float* x, float* y) const { y[i] = x[i]; }
 };
 
+/// `y` gets a bias and another tensor, null if there is none.
 struct add_bias {
-  GPT_KERNEL void operator()(int i, int columns, const float* bias, float* y) const { y[i] += bias[i % columns]; }
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, const float* bias, const float* more, Real* y) const {
+    put(to_float(y[i]) + (bias ? bias[i % columns] : 0) + (more ? more[i] : 0), y[i]);
+  }
+};
+
+// Sums of columns go by bands of rows, so that there is work for all of a GPU, and their order depends on nothing else.
+struct band {
+  static constexpr int rows = 64;
+  [[nodiscard]] GPT_KERNEL static int count(int all) { return (all + rows - 1) / rows; }
+  [[nodiscard]] GPT_KERNEL static int end(int which, int all) { return (which + 1) * rows < all ? (which + 1) * rows : all; }
+};
+/// Of index band * columns + j.
+struct sum_band {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int rows, int columns, const Real* x, float* sums) const {
+    const int which = i / columns, j = i % columns, end = band::end(which, rows);
+    float sum = 0;
+    for (int r = which * band::rows; r < end; ++r) sum += to_float(x[r * columns + j]);
+    sums[i] = sum;
+  }
+};
+/// The same of a norm's gain and, unless null, bias.
+struct norm_band {
+  GPT_KERNEL void operator()(int i, int rows, int columns, const float* dy, const float* x, const float* mean, const float* scale,
+                             float* gains, float* biases) const {
+    const int which = i / columns, j = i % columns, end = band::end(which, rows);
+    float gain = 0, bias = 0;
+    for (int r = which * band::rows; r < end; ++r) {
+      const float d = dy[r * columns + j];
+      gain += d * ((x[r * columns + j] - mean[r]) * scale[r]);
+      bias += d;
+    }
+    gains[i] = gain;
+    if (biases) biases[i] = bias;
+  }
 };
 /// Of column j; `sum` gets more.
-struct sum_column {
-  GPT_KERNEL void operator()(int j, int rows, int columns, const float* x, float* sum) const {
+struct sum_bands {
+  GPT_KERNEL void operator()(int j, int bands, int columns, const float* sums, float* sum) const {
     float all = 0;
-    for (int r = 0; r < rows; ++r) all += x[r * columns + j];
+    for (int b = 0; b < bands; ++b) all += sums[b * columns + j];
     sum[j] += all;
   }
 };
 
-/// `unit`: rows before gain and bias; `scale`: 1 / deviation of each. Without a bias: the root mean square's norm.
+/// Of x + term + term_bias, which becomes `sum`, or without a term of x. `mean`, `scale`: of each row, 1 / deviation; `y`: what
+/// comes out. Without a bias: the root mean square's norm.
 struct norm_forward {
-  template <class Team>
-  GPT_KERNEL void operator()(const Team& t, int row, int columns, const float* x, const float* gain, const float* bias,
-                             float* unit, float* scale, float* y) const {
+  template <class Team, class Real>
+  GPT_KERNEL void operator()(const Team& t, int row, int columns, const float* x, const float* term, const float* term_bias,
+                             const float* gain, const float* bias, float* sum, float* mean, float* scale, Real* y) const {
     const int first = row * columns;
-    float mean = 0, square = 0;
+    if (term) {
+      for (int j = t.lane; j < columns; j += t.lanes)
+        sum[first + j] = x[first + j] + term[first + j] + (term_bias ? term_bias[j] : 0);
+      x = sum;
+    }
+    float middle = 0, square = 0;
     if (bias) {
-      for (int j = t.lane; j < columns; j += t.lanes) mean += x[first + j];
-      mean = t.sum(mean) / static_cast<float>(columns);
+      for (int j = t.lane; j < columns; j += t.lanes) middle += x[first + j];
+      middle = t.sum(middle) / static_cast<float>(columns);
     }
-    for (int j = t.lane; j < columns; j += t.lanes) square += (x[first + j] - mean) * (x[first + j] - mean);
+    for (int j = t.lane; j < columns; j += t.lanes) square += (x[first + j] - middle) * (x[first + j] - middle);
     const float by = 1 / sqrtf(t.sum(square) / static_cast<float>(columns) + 1e-5f);
-    if (t.lane == 0) scale[row] = by;
-    for (int j = t.lane; j < columns; j += t.lanes) {
-      const float u = (x[first + j] - mean) * by;
-      unit[first + j] = u;
-      y[first + j] = u * gain[j] + (bias ? bias[j] : 0);
+    if (t.lane == 0) {
+      mean[row] = middle;
+      scale[row] = by;
     }
+    for (int j = t.lane; j < columns; j += t.lanes)
+      put((x[first + j] - middle) * by * gain[j] + (bias ? bias[j] : 0), y[first + j]);
   }
 };
+/// `more`: added to what comes out.
 struct norm_backward {
   template <class Team>
   GPT_KERNEL void operator()(const Team& t, int row, int columns, bool centred, const float* dy, const float* gain,
-                             const float* unit, const float* scale, float* dx) const {
+                             const float* x, const float* mean, const float* scale, const float* more, float* dx) const {
     const int first = row * columns;
-    float along = 0, mean = 0;
+    const float middle = mean[row], by = scale[row];
+    float along = 0, level = 0;
     for (int j = t.lane; j < columns; j += t.lanes) {
       const float d = dy[first + j] * gain[j];
-      along += d * unit[first + j];
-      mean += d;
+      along += d * ((x[first + j] - middle) * by);
+      level += d;
     }
     along = t.sum(along) / static_cast<float>(columns);
-    mean = centred ? t.sum(mean) / static_cast<float>(columns) : 0;
-    for (int j = t.lane; j < columns; j += t.lanes)
-      dx[first + j] = (dy[first + j] * gain[j] - mean - unit[first + j] * along) * scale[row];
-  }
-};
-/// Of column j.
-struct norm_gain_backward {
-  GPT_KERNEL void operator()(int j, int rows, int columns, const float* dy, const float* unit, float* dgain) const {
-    float sum = 0;
-    for (int r = 0; r < rows; ++r) sum += dy[r * columns + j] * unit[r * columns + j];
-    dgain[j] += sum;
+    level = centred ? t.sum(level) / static_cast<float>(columns) : 0;
+    for (int j = t.lane; j < columns; j += t.lanes) {
+      const float unit = (x[first + j] - middle) * by;
+      dx[first + j] = (dy[first + j] * gain[j] - level - unit * along) * by + (more ? more[first + j] : 0);
+    }
   }
 };
 
-/// GELU in its tanh form, or SwiGLU, whose second half of `up` is the factor; rows x columns of what comes out.
+/// GELU in its tanh form, or SwiGLU, whose second half of `up` is the factor; rows x columns of what comes out. `bias`: still to
+/// be added to `up`; null: none.
 struct activate {
   static constexpr float slope = 0.7978845608028654f, bend = 0.044715f;  // sqrt(2 / pi)
-  GPT_KERNEL void operator()(int i, int columns, bool gated, const float* up, float* sigmoid, float* active) const {
-    const int wide = gated ? 2 * columns : columns, at = i / columns * wide + i % columns;
-    const float x = up[at];
-    const float s = 1 / (1 + expf(gated ? -x : x * (-2 * slope - 2 * slope * bend * x * x)));
-    sigmoid[i] = s;
-    active[i] = gated ? x * s * up[at + columns] : x * s;
+  [[nodiscard]] GPT_KERNEL static float sigmoid(bool gated, float x) {
+    return 1 / (1 + expf(gated ? -x : x * (-2 * slope - 2 * slope * bend * x * x)));
+  }
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, bool gated, const Real* up, const float* bias, Real* active) const {
+    const int j = i % columns, wide = gated ? 2 * columns : columns, at = i / columns * wide + j;
+    const float x = to_float(up[at]) + (bias ? bias[j] : 0), through = x * sigmoid(gated, x);
+    put(gated ? through * (to_float(up[at + columns]) + (bias ? bias[j + columns] : 0)) : through, active[i]);
   }
 };
 struct activate_backward {
-  GPT_KERNEL void operator()(int i, int columns, bool gated, const float* up, const float* sigmoid, const float* dactive,
-                             float* dup) const {
-    const int wide = gated ? 2 * columns : columns, at = i / columns * wide + i % columns;
-    const float x = up[at], s = sigmoid[i], d = dactive[i];
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, bool gated, const Real* up, const float* bias, const Real* dactive,
+                             Real* dup) const {
+    const int j = i % columns, wide = gated ? 2 * columns : columns, at = i / columns * wide + j;
+    const float x = to_float(up[at]) + (bias ? bias[j] : 0), s = activate::sigmoid(gated, x), d = to_float(dactive[i]);
     if (gated) {
-      dup[at] = d * up[at + columns] * s * (1 + x * (1 - s));
-      dup[at + columns] = d * x * s;
+      const float by = to_float(up[at + columns]) + (bias ? bias[j + columns] : 0);
+      put(d * by * s * (1 + x * (1 - s)), dup[at]);
+      put(d * x * s, dup[at + columns]);
     } else {
-      dup[at] = d * s * (1 + x * (1 - s) * (2 * activate::slope + 6 * activate::slope * activate::bend * x * x));
+      put(d * s * (1 + x * (1 - s) * (2 * activate::slope + 6 * activate::slope * activate::bend * x * x)), dup[at]);
     }
   }
 };
 
 /// Turns pair i of rows x heads x half: see gpt::rotary; direction -1 turns back.
 struct turn_pair {
+  template <class Real>
   GPT_KERNEL void operator()(int i, int heads, int half, int columns, int sequence, float direction, const float* cosine,
-                             const float* sine, float* x) const {
+                             const float* sine, Real* x) const {
     const int pair = i % half, head = i / half % heads, row = i / half / heads, at = row * columns + head * 2 * half + pair;
     const float c = cosine[row % sequence * half + pair], s = direction * sine[row % sequence * half + pair];
-    const float a = x[at], b = x[at + half];
-    x[at] = a * c - b * s;
-    x[at + half] = a * s + b * c;
+    const float a = to_float(x[at]), b = to_float(x[at + half]);
+    put(a * c - b * s, x[at]);
+    put(a * s + b * c, x[at + half]);
   }
 };
 
@@ -167,102 +219,100 @@ struct attention_shape {
   [[nodiscard]] GPT_KERNEL int key(int row, int head) const { return row * columns() + (heads + head * kv_heads / heads) * size; }
   [[nodiscard]] GPT_KERNEL int value(int row, int head) const { return key(row, head) + kv_heads * size; }
   [[nodiscard]] GPT_KERNEL int mixed(int row, int head) const { return (row * heads + head) * size; }
-  /// Of what a row's head sees, by position in its sample.
-  [[nodiscard]] GPT_KERNEL std::int64_t weights(int row, int head) const {
-    return (static_cast<std::int64_t>(row) * heads + head) * sequence;
-  }
   [[nodiscard]] GPT_KERNEL int first(int row) const { return row - row % sequence; }
   [[nodiscard]] GPT_KERNEL float scale() const { return 1 / sqrtf(static_cast<float>(size)); }
 };
-/// The softmax of the scores of one row and head: index row * heads + head, here and below.
-struct attention_weights {
+
+// Attention that keeps no weights: of each row and head only the log of the softmax's denominator, of which a backward makes them
+// again (Dao et al. 2022). A GPU has these below for heads of any width, and flash.cuh for those of the usual ones.
+
+/// Numbers of a head that a lane has: a part of them at a time, if it is the only lane.
+struct head_part {
+  static constexpr int most = 128;
+  int first, last, lanes;
   template <class Team>
-  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const float* qkv, float* weights) const {
-    const int row = index / s.heads, head = index % s.heads, seen = row % s.sequence + 1, first = s.first(row);
-    const float* const q = qkv + s.query(row, head);
-    float* const w = weights + s.weights(row, head);
-    float most = -INFINITY, sum = 0;
-    for (int j = t.lane; j < seen; j += t.lanes) {
-      const float* const k = qkv + s.key(first + j, head);
-      float score = 0;
-      for (int d = 0; d < s.size; ++d) score += q[d] * k[d];
-      w[j] = score * s.scale();
-      most = fmaxf(most, w[j]);
-    }
-    most = t.most(most);
-    for (int j = t.lane; j < seen; j += t.lanes) {
-      w[j] = expf(w[j] - most);
-      sum += w[j];
-    }
-    sum = t.sum(sum);
-    for (int j = t.lane; j < seen; j += t.lanes) w[j] /= sum;
+  GPT_KERNEL head_part(const Team& t, int begin, int size)
+      : first(begin + t.lane), last(begin + t.lanes * most < size ? begin + t.lanes * most : size), lanes(t.lanes) {}
+  /// body(number of the head, which of this lane's)
+  template <class Body>
+  GPT_KERNEL void each(const Body& body) const {
+    for (int d = first, k = 0; d < last; d += lanes, ++k) body(d, k);
   }
 };
-struct attention_mix {
-  template <class Team>
-  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const float* qkv, const float* weights,
-                             float* mixed) const {
+template <class Team, class Real>
+[[nodiscard]] GPT_KERNEL inline float dot(const Team& t, int size, const Real* a, const Real* b) {
+  float sum = 0;
+  for (int d = t.lane; d < size; d += t.lanes) sum += to_float(a[d]) * to_float(b[d]);
+  return t.sum(sum);
+}
+/// Of index row * heads + head, here and below.
+struct attention_forward {
+  template <class Team, class Real>
+  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, Real* mixed, float* logs) const {
     const int row = index / s.heads, head = index % s.heads, seen = row % s.sequence + 1, first = s.first(row);
-    const float* const w = weights + s.weights(row, head);
-    for (int d = t.lane; d < s.size; d += t.lanes) {
-      float sum = 0;
-      for (int j = 0; j < seen; ++j) sum += w[j] * qkv[s.value(first + j, head) + d];
-      mixed[s.mixed(row, head) + d] = sum;
+    for (int begin = 0; begin < s.size; begin += t.lanes * head_part::most) {
+      const head_part part(t, begin, s.size);
+      float own[head_part::most] = {}, most = -INFINITY, sum = 0;
+      for (int j = 0; j < seen; ++j) {
+        const float score = dot(t, s.size, qkv + s.query(row, head), qkv + s.key(first + j, head)) * s.scale();
+        const float next = fmaxf(most, score), keep = expf(most - next), weight = expf(score - next);
+        const Real* const v = qkv + s.value(first + j, head);
+        part.each([&](int d, int k) { own[k] = own[k] * keep + weight * to_float(v[d]); });
+        sum = sum * keep + weight;
+        most = next;
+      }
+      part.each([&](int d, int k) { put(own[k] / sum, mixed[s.mixed(row, head) + d]); });
+      if (t.lane == 0) logs[index] = most + logf(sum);
     }
   }
 };
-/// The gradient of the scores.
-struct attention_scores_backward {
-  template <class Team>
-  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const float* qkv, const float* weights,
-                             const float* dmixed, float* dscores) const {
-    const int row = index / s.heads, head = index % s.heads, seen = row % s.sequence + 1, first = s.first(row);
-    const float* const w = weights + s.weights(row, head);
-    const float* const dm = dmixed + s.mixed(row, head);
-    float* const ds = dscores + s.weights(row, head);
-    float along = 0;
-    for (int j = t.lane; j < seen; j += t.lanes) {
-      const float* const v = qkv + s.value(first + j, head);
-      float d = 0;
-      for (int k = 0; k < s.size; ++k) d += dm[k] * v[k];
-      ds[j] = d;
-      along += w[j] * d;
-    }
-    along = t.sum(along);
-    for (int j = t.lane; j < seen; j += t.lanes) ds[j] = w[j] * (ds[j] - along) * s.scale();
-  }
-};
+/// `along`: of each row and head, the product of what came out and its gradient.
 struct attention_queries_backward {
-  template <class Team>
-  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const float* qkv, const float* dscores,
-                             float* dqkv) const {
+  template <class Team, class Real>
+  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* mixed, const Real* dmixed,
+                             const float* logs, float* along, Real* dqkv) const {
     const int row = index / s.heads, head = index % s.heads, seen = row % s.sequence + 1, first = s.first(row);
-    const float* const ds = dscores + s.weights(row, head);
-    for (int d = t.lane; d < s.size; d += t.lanes) {
-      float sum = 0;
-      for (int j = 0; j < seen; ++j) sum += ds[j] * qkv[s.key(first + j, head) + d];
-      dqkv[s.query(row, head) + d] = sum;
+    const Real *const q = qkv + s.query(row, head), *const dm = dmixed + s.mixed(row, head);
+    const float mean = dot(t, s.size, dm, mixed + s.mixed(row, head));
+    if (t.lane == 0) along[index] = mean;
+    for (int begin = 0; begin < s.size; begin += t.lanes * head_part::most) {
+      const head_part part(t, begin, s.size);
+      float own[head_part::most] = {};
+      for (int j = 0; j < seen; ++j) {
+        const Real* const key = qkv + s.key(first + j, head);
+        const float weight = expf(dot(t, s.size, q, key) * s.scale() - logs[index]);
+        const float slope = weight * (dot(t, s.size, dm, qkv + s.value(first + j, head)) - mean);
+        part.each([&](int d, int k) { own[k] += slope * to_float(key[d]); });
+      }
+      part.each([&](int d, int k) { put(own[k] * s.scale(), dqkv[s.query(row, head) + d]); });
     }
   }
 };
-/// Of keys and values: index row * kv_heads + kv_head.
+/// Of keys and values, behind those of queries: index row * kv_heads + kv_head.
 struct attention_keys_backward {
-  template <class Team>
-  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const float* qkv, const float* weights,
-                             const float* dscores, const float* dmixed, float* dqkv) const {
+  template <class Team, class Real>
+  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* dmixed, const float* logs,
+                             const float* along, Real* dqkv) const {
     const int row = index / s.kv_heads, kv_head = index % s.kv_heads, shared = s.heads / s.kv_heads;
-    const int position = row % s.sequence, end = s.first(row) + s.sequence;
-    for (int d = t.lane; d < s.size; d += t.lanes) {
-      float dkey = 0, dvalue = 0;
+    const int end = s.first(row) + s.sequence, key = row * s.columns() + (s.heads + kv_head) * s.size;
+    const int value = key + s.kv_heads * s.size;
+    for (int begin = 0; begin < s.size; begin += t.lanes * head_part::most) {
+      const head_part part(t, begin, s.size);
+      float dkey[head_part::most] = {}, dvalue[head_part::most] = {};
       for (int head = kv_head * shared; head < (kv_head + 1) * shared; ++head)
         for (int r = row; r < end; ++r) {
-          const auto at = s.weights(r, head) + position;
-          dkey += dscores[at] * qkv[s.query(r, head) + d];
-          dvalue += weights[at] * dmixed[s.mixed(r, head) + d];
+          const Real *const q = qkv + s.query(r, head), *const dm = dmixed + s.mixed(r, head);
+          const float weight = expf(dot(t, s.size, q, qkv + key) * s.scale() - logs[r * s.heads + head]);
+          const float slope = weight * (dot(t, s.size, dm, qkv + value) - along[r * s.heads + head]);
+          part.each([&](int d, int k) {
+            dkey[k] += slope * to_float(q[d]);
+            dvalue[k] += weight * to_float(dm[d]);
+          });
         }
-      const int key = row * s.columns() + (s.heads + kv_head) * s.size + d;
-      dqkv[key] = dkey;
-      dqkv[key + s.kv_heads * s.size] = dvalue;
+      part.each([&](int d, int k) {
+        put(dkey[k] * s.scale(), dqkv[key + d]);
+        put(dvalue[k], dqkv[value + d]);
+      });
     }
   }
 };
@@ -280,14 +330,30 @@ struct look_up {
     y[i] = table[static_cast<int>(tokens[row]) * columns + j] + (positions ? positions[part.position(row) * columns + j] : 0);
   }
 };
-/// Of column j: rows that have the same token follow each other.
+/// Of a row that is the first with its token, which adds up all rows that have it, in their order.
 struct look_up_backward {
-  GPT_KERNEL void operator()(int j, int rows, int columns, sequence_part part, const float* tokens, const float* dy,
-                             float* dtable, float* dpositions) const {
-    for (int r = 0; r < rows; ++r) {
-      dtable[static_cast<int>(tokens[r]) * columns + j] += dy[r * columns + j];
-      if (dpositions) dpositions[part.position(r) * columns + j] += dy[r * columns + j];
+  template <class Team>
+  GPT_KERNEL void operator()(const Team& t, int row, int rows, int columns, const float* tokens, const float* dy,
+                             float* dtable) const {
+    const float token = tokens[row];
+    const auto found = [&](int r) { return r < rows && tokens[r] == token ? 1.0f : 0.0f; };
+    for (int r = 0; r < row; r += t.lanes)
+      if (t.most(r + t.lane < row ? found(r + t.lane) : 0) > 0) return;
+    float* const sum = dtable + static_cast<std::int64_t>(token) * columns;
+    for (int begin = row; begin < rows; begin += t.lanes) {
+      if (t.most(found(begin + t.lane)) == 0) continue;
+      for (int r = begin; r < begin + t.lanes; ++r)
+        if (found(r) > 0)
+          for (int j = t.lane; j < columns; j += t.lanes) sum[j] += dy[r * columns + j];
     }
+  }
+};
+/// Of element i of a rank's positions.
+struct positions_backward {
+  GPT_KERNEL void operator()(int i, int rows, int columns, sequence_part part, const float* dy, float* dpositions) const {
+    float sum = 0;
+    for (int r = i / columns; r < rows; r += part.length) sum += dy[r * columns + i % columns];
+    dpositions[part.first * columns + i] += sum;
   }
 };
 
@@ -306,31 +372,39 @@ struct to_ranks {
   GPT_KERNEL void operator()(int i, slices_by_rank s, const float* x, float* by_rank) const { by_rank[s.at(i)] = x[i]; }
 };
 
-/// See gpt::cross_entropy_part; `losses`: of the rows, not yet times the share.
+/// See gpt::cross_entropy_part; `losses`: of the rows, not yet times the share. The gradient may be written over the logits.
 struct cross_entropy_row {
   template <class Team>
   GPT_KERNEL void operator()(const Team& t, int row, int columns, float share, const float* logits, const float* targets,
                              float* gradient, float* losses) const {
-    const int first = row * columns, target = static_cast<int>(targets[row]);
-    float most = -INFINITY, sum = 0;
-    for (int j = t.lane; j < columns; j += t.lanes) most = fmaxf(most, logits[first + j]);
-    most = t.most(most);
+    const int target = static_cast<int>(targets[row]);
+    const float* const x = logits + static_cast<std::int64_t>(row) * columns;
+    float* const d = gradient + static_cast<std::int64_t>(row) * columns;
+    const float wanted = x[target];
+    float own = -INFINITY, sum = 0;  // of what this lane has seen
     for (int j = t.lane; j < columns; j += t.lanes) {
-      gradient[first + j] = expf(logits[first + j] - most);
-      sum += gradient[first + j];
+      const float here = x[j];
+      if (here > own) {
+        sum *= expf(own - here);
+        own = here;
+      }
+      sum += expf(here - own);
     }
-    sum = t.sum(sum);
-    for (int j = t.lane; j < columns; j += t.lanes)
-      gradient[first + j] = gradient[first + j] * (share / sum) - (j == target ? share : 0);
-    if (t.lane == 0) losses[row] = logf(sum) + most - logits[first + target];
+    const float most = t.most(own);
+    sum = t.sum(sum > 0 ? sum * expf(own - most) : sum);
+    const float by = share / sum;
+    for (int j = t.lane; j < columns; j += t.lanes) d[j] = expf(x[j] - most) * by - (j == target ? share : 0);
+    if (t.lane == 0) losses[row] = logf(sum) + most - wanted;
   }
 };
-/// One index: the sum has one order.
+/// One team: the sum has one order.
 struct sum_losses {
-  GPT_KERNEL void operator()(int, int rows, int all_rows, const float* losses, double* loss) const {
+  template <class Team>
+  GPT_KERNEL void operator()(const Team& t, int, int rows, int all_rows, const float* losses, double* loss) const {
     double sum = 0;
-    for (int r = 0; r < rows; ++r) sum += static_cast<double>(losses[r]);
-    *loss = sum / all_rows;
+    for (int r = t.lane; r < rows; r += t.lanes) sum += static_cast<double>(losses[r]);
+    sum = t.sum(sum);
+    if (t.lane == 0) *loss = sum / all_rows;
   }
 };
 

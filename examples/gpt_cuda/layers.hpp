@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,8 +25,8 @@
 #include <gpt_cuda/operations.hpp>
 #include <gpt_cuda/tensor.hpp>
 
-// The layers of gpt/ for the queues of GPUs and hosts: products of bf16 numbers with sums of floats, or of floats; all else, and
-// what lies between layers, in floats.
+// The layers of gpt/ for the queues of GPUs and hosts. Real: of what is factors of products and what they make inside a layer,
+// bf16 or float; sums, norms, what lies between layers and what blocks add up are floats.
 namespace gpt_cuda {
 
 /// A parameter: its master weights, their gradient and, if it is a factor of products, what these take of it.
@@ -51,11 +52,12 @@ template <class Api>
 using parameters = std::shared_ptr<std::vector<parameter<Api>>>;
 
 /// What layers have in common: contexts keep where an input's numbers are, which stay there, and all else that a backward needs.
-template <class Api>
+template <class Api, class Real>
 class layer_base {
  public:
   using queue = hetsched::cuda_queue<Api>;
   using own_tensor = tensor<Api>;
+  using inner = matrix<Api, Real>;
   layer_base(const shape& m, parameters<Api> all, const layer_part<Api>& part)
       : m_(m), own_(std::move(all)), axis_(part.axis), cuts_(part.cuts) {
     cuts_.resize(own_->size());
@@ -82,19 +84,23 @@ class layer_base {
     return {static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), q};
   }
 
-  /// A factor of products, and what it needs to stay one.
-  struct kept_factor {
-    halves<Api> half;
-    factor as;
-  };
-  void keep(const queue& q, const own_tensor& x, kept_factor& kept) const {
-    if (!m_.half) {
-      kept.as = factor_of(x);
-      return;
+  static inner make_inner(const queue& q, int rows, int columns) {
+    return {static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), q};
+  }
+
+  static inner rounded(const queue& q, const own_tensor& x) requires std::same_as<Real, bf16> {
+    auto y = make_inner(q, x.rows(), x.columns());
+    each(q, x.size(), round_to_bf16{}, in(x), out(y));
+    return y;
+  }
+  /// Floats as a factor of products: themselves, or what `room` gets.
+  static factor factor_from(const queue& q, const own_tensor& x, inner& room) {
+    if constexpr (std::same_as<Real, float>) {
+      return factor_of(x);
+    } else {
+      room = rounded(q, x);
+      return factor_of(room);
     }
-    kept.half = halves<Api>(x.shape()[0], x.shape()[1], q);
-    each(q, x.size(), round_to_bf16{}, in(x), out(kept.half));
-    kept.as = factor_of(kept.half);
   }
 
   // Between the halves of blocks a rank of a tensor axis has its slice of every sample's sequence, inside them all rows: see
@@ -131,86 +137,104 @@ class layer_base {
     return {.columns = columns, .samples = rows / m_.sequence, .ranks = axis_.size, .length = m_.sequence / axis_.size};
   }
 
+  /// A gradient of this rank's slices as the factor that all its rows are, in both halves of a backward.
+  struct gathered {
+    own_tensor all;
+    inner half;
+  };
+  factor gather_factor(const queue& q, const own_tensor& slice, gathered& room) const {
+    const auto& all = gather(q, slice, room.all);
+    if constexpr (std::same_as<Real, float>)
+      return factor_of(all);
+    else {
+      room.half = rounded(q, all);
+      room.all = {};
+      return factor_of(room.half);
+    }
+  }
+  [[nodiscard]] factor gathered_factor(const own_tensor& slice, const gathered& room) const {
+    if constexpr (std::same_as<Real, float>)
+      return factor_of(axis_.size == 1 ? slice : room.all);
+    else
+      return factor_of(room.half);
+  }
+
   // Parameters first and, with biases, first + 1.
   [[nodiscard]] int linear_parameters() const { return m_.bias ? 2 : 1; }
-  own_tensor product(const queue& q, int first, const own_tensor& x, kept_factor& input) {
-    keep(q, x, input);
-    auto y = make(q, x.rows(), own(first).value.columns());
-    multiply(q, y, 0, input.as, own(first).as_factor());
+  [[nodiscard]] argument<const float> bias_of(int first) { return m_.bias ? in(own(first + 1).value) : argument<const float>(); }
+  /// Without its bias.
+  template <class To>
+  matrix<Api, To> product(const queue& q, int first, const inner& x) {
+    matrix<Api, To> y(x.shape()[0], own(first).value.shape()[1], q);
+    multiply(q, y, 0, factor_of(x), own(first).as_factor());
     return y;
   }
-  void bias(const queue& q, int first, own_tensor& y) {
-    if (m_.bias) each(q, y.size(), add_bias{}, y.columns(), in(own(first + 1).value), out(y));
-  }
-  /// See gpt::column_linear; `room`: for the gathered input.
-  own_tensor column_linear(const queue& q, int first, const own_tensor& x, own_tensor& room, kept_factor& input) {
-    auto y = product(q, first, gather(q, x, room), input);
-    bias(q, first, y);
-    return y;
-  }
-  own_tensor column_linear_backward(const queue& q, int first, const own_tensor& dy) {
-    return sum_slices(q, product_backward(q, first, dy));
-  }
-  void column_linear_weight(const queue& q, int first, const own_tensor& dy, const kept_factor& input) {
-    product_weight(q, first, dy, input);
-    bias_weight(q, first, dy);
-  }
-  /// See gpt::row_linear; `room`: for the gathered gradient.
-  own_tensor row_linear(const queue& q, int first, const own_tensor& x, kept_factor& input) {
-    auto y = sum_slices(q, product(q, first, x, input));
-    bias(q, first, y);
-    return y;
-  }
-  own_tensor row_linear_backward(const queue& q, int first, const own_tensor& dy, own_tensor& room) {
-    return product_backward(q, first, gather(q, dy, room));
-  }
-  void row_linear_weight(const queue& q, int first, const own_tensor& dy, const own_tensor& room, const kept_factor& input) {
-    product_weight(q, first, axis_.size == 1 ? dy : room, input);
-    bias_weight(q, first, dy);
-  }
-  own_tensor product_backward(const queue& q, int first, const own_tensor& dy) {
-    kept_factor d;
-    keep(q, dy, d);
-    auto dx = make(q, dy.rows(), own(first).value.rows());
-    multiply(q, dx, 0, d.as, own(first).as_factor(), transposed::second);
+  template <class To>
+  matrix<Api, To> product_backward(const queue& q, int first, const factor& dy) {
+    matrix<Api, To> dx(static_cast<std::size_t>(dy.rows), own(first).value.shape()[0], q);
+    multiply(q, dx, 0, dy, own(first).as_factor(), transposed::second);
     return dx;
   }
-  void product_weight(const queue& q, int first, const own_tensor& dy, const kept_factor& input) {
-    kept_factor d;
-    keep(q, dy, d);
-    multiply(q, own(first).gradient, 1, input.as, d.as, transposed::first);
+  void product_weight(const queue& q, int first, const inner& x, const factor& dy) {
+    multiply(q, own(first).gradient, 1, factor_of(x), dy, transposed::first);
   }
-  void bias_weight(const queue& q, int first, const own_tensor& dy) {
-    if (m_.bias) each(q, dy.columns(), sum_column{}, dy.rows(), dy.columns(), in(dy), out(own(first + 1).gradient));
+  template <class From>
+  void bias_weight(const queue& q, int first, const matrix<Api, From>& dy) {
+    if (!m_.bias) return;
+    auto sums = make(q, band::count(dy.rows()), dy.columns());
+    each(q, sums.size(), sum_band{}, dy.rows(), dy.columns(), in(dy), out(sums));
+    add_bands(q, sums, own(first + 1).gradient);
+  }
+  static void add_bands(const queue& q, const own_tensor& sums, own_tensor& sum) {
+    each(q, sums.columns(), sum_bands{}, sums.rows(), sums.columns(), in(sums), out(sum));
   }
 
   struct norm_context {
-    own_tensor unit, scale;
+    argument<const float> x;
+    own_tensor mean, scale;
+  };
+  /// What a norm is of: x, or, with a term, `sum`, which gets x + term + bias.
+  struct summed {
+    argument<const float> term, bias;
+    argument<float> sum;
   };
   [[nodiscard]] int norm_parameters() const { return m_.rms ? 1 : 2; }
-  own_tensor norm(const queue& q, int first, const own_tensor& x, norm_context& c) {
-    auto y = make(q, x.rows(), x.columns());
-    c.unit = make(q, x.rows(), x.columns());
+  template <class To>
+  matrix<Api, To> norm(const queue& q, int first, const own_tensor& x, norm_context& c, const summed& s = {}) {
+    matrix<Api, To> y(x.shape()[0], x.shape()[1], q);
+    c.x = s.sum.data ? argument<const float>{s.sum.data, s.sum.bytes} : in(x);
+    c.mean = make(q, x.rows(), 1);
     c.scale = make(q, x.rows(), 1);
     const auto bias = m_.rms ? argument<const float>() : in(own(first + 1).value);
-    teams(q, x.rows(), norm_forward{}, x.columns(), in(x), in(own(first).value), bias, out(c.unit), out(c.scale), out(y));
+    teams(q, x.rows(), norm_forward{}, x.columns(), in(x), s.term, s.bias, in(own(first).value), bias, s.sum, out(c.mean),
+          out(c.scale), out(y));
     return y;
   }
-  own_tensor norm_backward(const queue& q, int first, const own_tensor& dy, const norm_context& c) {
+  /// Of all ranks' slices, as a factor.
+  inner norm_of_all(const queue& q, int first, const own_tensor& x, norm_context& c, const summed& s = {}) {
+    if (axis_.size == 1) return norm<Real>(q, first, x, c, s);
+    own_tensor all;
+    (void)gather(q, norm<float>(q, first, x, c, s), all);
+    if constexpr (std::same_as<Real, float>)
+      return all;
+    else
+      return rounded(q, all);
+  }
+  /// `more`: what the gradient is added to; null: nothing.
+  own_tensor norm_backward(const queue& q, int first, const own_tensor& dy, const norm_context& c,
+                           const argument<const float>& more = {}) {
     auto dx = make(q, dy.rows(), dy.columns());
-    teams(q, dy.rows(), gpt_cuda::norm_backward{}, dy.columns(), !m_.rms, in(dy), in(own(first).value), in(c.unit), in(c.scale),
-          out(dx));
+    teams(q, dy.rows(), gpt_cuda::norm_backward{}, dy.columns(), !m_.rms, in(dy), in(own(first).value), c.x, in(c.mean),
+          in(c.scale), more, out(dx));
     return dx;
   }
   void norm_weight(const queue& q, int first, const own_tensor& dy, const norm_context& c) {
-    each(q, dy.columns(), norm_gain_backward{}, dy.rows(), dy.columns(), in(dy), in(c.unit), out(own(first).gradient));
-    if (!m_.rms) each(q, dy.columns(), sum_column{}, dy.rows(), dy.columns(), in(dy), out(own(first + 1).gradient));
-  }
-
-  own_tensor sum(const queue& q, const own_tensor& a, const own_tensor& b) {
-    auto y = make(q, a.rows(), a.columns());
-    each(q, y.size(), add_both{}, in(a), in(b), out(y));
-    return y;
+    auto gains = make(q, band::count(dy.rows()), dy.columns());
+    own_tensor biases;
+    if (!m_.rms) biases = make(q, gains.rows(), dy.columns());
+    each(q, gains.size(), norm_band{}, dy.rows(), dy.columns(), in(dy), c.x, in(c.mean), in(c.scale), out(gains), out(biases));
+    add_bands(q, gains, own(first).gradient);
+    if (!m_.rms) add_bands(q, biases, own(first + 1).gradient);
   }
 
   shape m_;
@@ -221,8 +245,8 @@ class layer_base {
 
 /// See gpt::embedding.
 template <class Api>
-class embedding : public layer_base<Api> {
-  using base = layer_base<Api>;
+class embedding : public layer_base<Api, float> {
+  using base = layer_base<Api, float>;
   using base::m_, base::own, base::axis_;
 
  public:
@@ -246,8 +270,9 @@ class embedding : public layer_base<Api> {
     return dx;
   }
   void backward_weight(const own_tensor& dy, context& c, const queue& q) {
-    const auto positions = m_.rotary ? argument<float>() : out(own(1).gradient);
-    each(q, dy.columns(), look_up_backward{}, dy.rows(), dy.columns(), part(), c.tokens, in(dy), out(own(0).gradient), positions);
+    teams(q, dy.rows(), look_up_backward{}, dy.rows(), dy.columns(), c.tokens, in(dy), out(own(0).gradient));
+    if (!m_.rotary)
+      each(q, part().length * dy.columns(), positions_backward{}, dy.rows(), dy.columns(), part(), in(dy), out(own(1).gradient));
   }
   own_tensor backward(const own_tensor& dy, context& c, const queue& q) {
     backward_weight(dy, c, q);
@@ -262,23 +287,23 @@ class embedding : public layer_base<Api> {
 };
 
 /// See gpt::block.
-template <class Api>
-class block : public layer_base<Api> {
-  using base = layer_base<Api>;
-  using base::m_, base::own;
+template <class Api, class Real>
+class block : public layer_base<Api, Real> {
+  using base = layer_base<Api, Real>;
+  using base::m_, base::own, base::bias_of;
 
  public:
-  using typename base::own_tensor, typename base::queue;
+  using typename base::own_tensor, typename base::queue, typename base::inner;
   struct context {
     typename base::norm_context norm_1, norm_2;
-    typename base::kept_factor qkv_input, out_input, up_input, down_input;
-    own_tensor normed_1, qkv, weights, mixed, middle, normed_2, up, sigmoid, active;
-    own_tensor dmiddle, dnormed_1, dqkv, dnormed_2, dup;  ///< for the weights' half
-    own_tensor all_1, all_2, all_dmiddle, all_dy;         ///< rows of all ranks, where they have slices
+    inner normed_1, qkv, mixed, normed_2, up, active;
+    own_tensor middle, logs;
+    inner dqkv, dup;  ///< these and those below: for the weights' half
+    own_tensor dmiddle, dnormed_1, dnormed_2;
+    typename base::gathered all_dmiddle, all_dy;
   };
 
-  block(const shape& m, parameters<Api> all, const layer_part<Api>& part, const queue& q)
-      : base(m, std::move(all), part), recomputes_(part.recomputes) {
+  block(const shape& m, parameters<Api> all, const layer_part<Api>& part, const queue& q) : base(m, std::move(all), part) {
     qkv_ = base::norm_parameters();
     out_ = qkv_ + base::linear_parameters();
     norm_2_ = out_ + base::linear_parameters();
@@ -302,50 +327,52 @@ class block : public layer_base<Api> {
 
   /// x: (samples * sequence / ranks of the axis) x hidden.
   own_tensor forward(const own_tensor& x, context& c, const queue& q) {
-    c.normed_1 = base::norm(q, 0, x, c.norm_1);
-    c.qkv = base::column_linear(q, qkv_, c.normed_1, c.all_1, c.qkv_input);
+    c.normed_1 = base::norm_of_all(q, 0, x, c.norm_1);
+    c.qkv = base::template product<Real>(q, qkv_, c.normed_1);
+    if (m_.bias) each(q, c.qkv.size(), add_bias{}, c.qkv.columns(), bias_of(qkv_), argument<const float>(), out(c.qkv));
     turn(q, c.qkv, 1);
-    auto weights = find_weights(q, c);
-    c.mixed = base::make(q, c.qkv.rows(), heads_ * size());
-    teams(q, c.qkv.rows() * heads_, attention_mix{}, attention(), in(c.qkv), in(weights), out(c.mixed));
-    if (!recomputes_) c.weights = std::move(weights);
-    c.middle = base::sum(q, x, base::row_linear(q, out_, c.mixed, c.out_input));
+    c.mixed = base::make_inner(q, c.qkv.rows(), heads_ * size());
+    c.logs = base::make(q, c.qkv.rows(), heads_);
+    teams(q, c.logs.size(), attention_forward{}, attention(), in(c.qkv), out(c.mixed), out(c.logs));
+    const auto attended = base::sum_slices(q, base::template product<float>(q, out_, c.mixed));
 
-    c.normed_2 = base::norm(q, norm_2_, c.middle, c.norm_2);
-    c.up = base::column_linear(q, up_, c.normed_2, c.all_2, c.up_input);
-    c.sigmoid = base::make(q, c.up.rows(), ffn_);
-    c.active = base::make(q, c.up.rows(), ffn_);
-    each(q, c.active.size(), activate{}, ffn_, m_.gated, in(c.up), out(c.sigmoid), out(c.active));
-    return base::sum(q, c.middle, base::row_linear(q, down_, c.active, c.down_input));
+    c.middle = base::make(q, x.rows(), x.columns());
+    c.normed_2 = base::norm_of_all(q, norm_2_, x, c.norm_2, {in(attended), bias_of(out_), out(c.middle)});
+    c.up = base::template product<Real>(q, up_, c.normed_2);
+    c.active = base::make_inner(q, c.up.rows(), ffn_);
+    each(q, c.active.size(), activate{}, ffn_, m_.gated, in(c.up), bias_of(up_), out(c.active));
+    auto y = base::sum_slices(q, base::template product<float>(q, down_, c.active));
+    each(q, y.size(), add_bias{}, y.columns(), bias_of(down_), in(c.middle), out(y));
+    return y;
   }
   own_tensor backward_input(const own_tensor& dy, context& c, const queue& q) {
-    const auto dactive = base::row_linear_backward(q, down_, dy, c.all_dy);
-    c.dup = base::make(q, c.up.rows(), c.up.columns());
-    each(q, dactive.size(), activate_backward{}, ffn_, m_.gated, in(c.up), in(c.sigmoid), in(dactive), out(c.dup));
-    c.dnormed_2 = base::column_linear_backward(q, up_, c.dup);
-    c.dmiddle = base::sum(q, dy, base::norm_backward(q, norm_2_, c.dnormed_2, c.norm_2));
+    const auto dactive = base::template product_backward<Real>(q, down_, base::gather_factor(q, dy, c.all_dy));
+    c.dup = base::make_inner(q, c.up.rows(), c.up.columns());
+    each(q, dactive.size(), activate_backward{}, ffn_, m_.gated, in(c.up), bias_of(up_), in(dactive), out(c.dup));
+    c.dnormed_2 = base::sum_slices(q, base::template product_backward<float>(q, up_, factor_of(c.dup)));
+    c.dmiddle = base::norm_backward(q, norm_2_, c.dnormed_2, c.norm_2, in(dy));
 
     const auto s = attention();
-    const auto dmixed = base::row_linear_backward(q, out_, c.dmiddle, c.all_dmiddle);
-    own_tensor again;
-    if (recomputes_) again = find_weights(q, c);
-    const auto& weights = recomputes_ ? again : c.weights;
-    auto dscores = base::make(q, weights.rows(), weights.columns());
-    teams(q, weights.rows(), attention_scores_backward{}, s, in(c.qkv), in(weights), in(dmixed), out(dscores));
-    c.dqkv = base::make(q, c.qkv.rows(), c.qkv.columns());
-    teams(q, weights.rows(), attention_queries_backward{}, s, in(c.qkv), in(dscores), out(c.dqkv));
-    teams(q, c.qkv.rows() * kv_heads_, attention_keys_backward{}, s, in(c.qkv), in(weights), in(dscores), in(dmixed),
+    const auto dmixed = base::template product_backward<Real>(q, out_, base::gather_factor(q, c.dmiddle, c.all_dmiddle));
+    auto along = base::make(q, c.logs.rows(), heads_);
+    c.dqkv = base::make_inner(q, c.qkv.rows(), c.qkv.columns());
+    teams(q, along.size(), attention_queries_backward{}, s, in(c.qkv), in(c.mixed), in(dmixed), in(c.logs), out(along),
           out(c.dqkv));
+    teams(q, c.qkv.rows() * kv_heads_, attention_keys_backward{}, s, in(c.qkv), in(dmixed), in(c.logs), in(along), out(c.dqkv));
     turn(q, c.dqkv, -1);
-    c.dnormed_1 = base::column_linear_backward(q, qkv_, c.dqkv);
-    return base::sum(q, c.dmiddle, base::norm_backward(q, 0, c.dnormed_1, c.norm_1));
+    c.dnormed_1 = base::sum_slices(q, base::template product_backward<float>(q, qkv_, factor_of(c.dqkv)));
+    return base::norm_backward(q, 0, c.dnormed_1, c.norm_1, in(c.dmiddle));
   }
   void backward_weight(const own_tensor& dy, context& c, const queue& q) {
-    base::row_linear_weight(q, down_, dy, c.all_dy, c.down_input);
-    base::column_linear_weight(q, up_, c.dup, c.up_input);
+    base::product_weight(q, down_, c.active, base::gathered_factor(dy, c.all_dy));
+    base::bias_weight(q, down_, dy);
+    base::product_weight(q, up_, c.normed_2, factor_of(c.dup));
+    base::bias_weight(q, up_, c.dup);
     base::norm_weight(q, norm_2_, c.dnormed_2, c.norm_2);
-    base::row_linear_weight(q, out_, c.dmiddle, c.all_dmiddle, c.out_input);
-    base::column_linear_weight(q, qkv_, c.dqkv, c.qkv_input);
+    base::product_weight(q, out_, c.mixed, base::gathered_factor(c.dmiddle, c.all_dmiddle));
+    base::bias_weight(q, out_, c.dmiddle);
+    base::product_weight(q, qkv_, c.normed_1, factor_of(c.dqkv));
+    base::bias_weight(q, qkv_, c.dqkv);
     base::norm_weight(q, 0, c.dnormed_1, c.norm_1);
   }
   own_tensor backward(const own_tensor& dy, context& c, const queue& q) {
@@ -357,57 +384,48 @@ class block : public layer_base<Api> {
  private:
   [[nodiscard]] int size() const { return m_.hidden / m_.heads; }
   [[nodiscard]] attention_shape attention() const { return {m_.sequence, heads_, kv_heads_, size()}; }
-  [[nodiscard]] own_tensor find_weights(const queue& q, const context& c) const {
-    auto weights = base::make(q, c.qkv.rows() * heads_, m_.sequence);
-    teams(q, weights.rows(), attention_weights{}, attention(), in(c.qkv), out(weights));
-    return weights;
-  }
-  void turn(const queue& q, own_tensor& qkv, float direction) const {
+  void turn(const queue& q, inner& qkv, float direction) const {
     if (!m_.rotary) return;
     const int heads = heads_ + kv_heads_, half = size() / 2;
     each(q, qkv.rows() * heads * half, turn_pair{}, heads, half, qkv.columns(), m_.sequence, direction, in(*cosine_), in(*sine_),
          out(qkv));
   }
 
-  bool recomputes_;
   int qkv_ = 0, out_ = 0, norm_2_ = 0, up_ = 0, down_ = 0;  ///< first parameters; those of the first norm are the first
   int heads_ = 0, kv_heads_ = 0, ffn_ = 0;                  ///< of this rank
   std::shared_ptr<own_tensor> cosine_, sine_;               ///< sequence x size / 2
 };
 
 /// See gpt::head.
-template <class Api>
-class head : public layer_base<Api> {
-  using base = layer_base<Api>;
-  using base::m_, base::own;
+template <class Api, class Real>
+class head : public layer_base<Api, Real> {
+  using base = layer_base<Api, Real>;
+  using base::own;
 
  public:
-  using typename base::own_tensor, typename base::queue;
+  using typename base::own_tensor, typename base::queue, typename base::inner;
   struct context {
     typename base::norm_context norm;
-    typename base::kept_factor input;
-    own_tensor normed, dnormed;
+    inner normed, dlogits;
+    own_tensor dnormed;
   };
   using base::base;
 
   own_tensor forward(const own_tensor& x, context& c, const queue& q) {
-    c.normed = base::norm(q, 1, x, c.norm);
-    base::keep(q, c.normed, c.input);
-    auto y = base::make(q, x.rows(), m_.vocab);
-    multiply(q, y, 0, c.input.as, own(0).as_factor(), transposed::second);
+    c.normed = base::template norm<Real>(q, 1, x, c.norm);
+    auto y = base::make(q, x.rows(), own(0).value.rows());
+    multiply(q, y, 0, factor_of(c.normed), own(0).as_factor(), transposed::second);
     return y;
   }
   own_tensor backward_input(const own_tensor& dy, context& c, const queue& q) {
-    typename base::kept_factor d;
-    base::keep(q, dy, d);
-    c.dnormed = base::make(q, dy.rows(), m_.hidden);
-    multiply(q, c.dnormed, 0, d.as, own(0).as_factor());
+    c.dnormed = base::make(q, dy.rows(), own(0).value.columns());
+    multiply(q, c.dnormed, 0, base::factor_from(q, dy, c.dlogits), own(0).as_factor());
     return base::norm_backward(q, 1, c.dnormed, c.norm);
   }
   void backward_weight(const own_tensor& dy, context& c, const queue& q) {
-    typename base::kept_factor d;
-    base::keep(q, dy, d);
-    multiply(q, own(0).gradient, 1, d.as, c.input.as, transposed::first);
+    const auto d = std::same_as<Real, float> ? factor_of(dy) : factor_of(c.dlogits);
+    multiply(q, own(0).gradient, 1, d, factor_of(c.normed), transposed::first);
+    c.dlogits = {};
     base::norm_weight(q, 1, c.dnormed, c.norm);
   }
   own_tensor backward(const own_tensor& dy, context& c, const queue& q) {
@@ -430,8 +448,11 @@ template <class Api>
 [[nodiscard]] any_layer<Api> make_layer(const shape& m, int layer, parameters<Api> own, const layer_part<Api>& part,
                                         const hetsched::cuda_queue<Api>& q) {
   if (layer == 0) return embedding<Api>(m, std::move(own), part);
-  if (layer <= m.layers) return block<Api>(m, std::move(own), part, q);
-  return head<Api>(m, std::move(own), part);
+  const bool last = layer > m.layers;
+  if (m.half && last) return head<Api, bf16>(m, std::move(own), part);
+  if (last) return head<Api, float>(m, std::move(own), part);
+  if (m.half) return block<Api, bf16>(m, std::move(own), part, q);
+  return block<Api, float>(m, std::move(own), part, q);
 }
 
 template <hetsched::cuda_api Api>
@@ -444,7 +465,7 @@ tensor<Api> operations<Api>::cross_entropy_part(const tensor<Api>& logits, const
   tensor<Api> gradient(logits.shape()[0], logits.shape()[1], q), losses(logits.shape()[0], 1, q);
   teams(q, logits.rows(), cross_entropy_row{}, logits.columns(), 1.0f / static_cast<float>(all_rows), in(logits), in(targets),
         out(gradient), out(losses));
-  each(q, 1, sum_losses{}, logits.rows(), static_cast<int>(all_rows), in(losses), argument<double>{&value, sizeof value});
+  teams(q, 1, sum_losses{}, logits.rows(), static_cast<int>(all_rows), in(losses), argument<double>{&value, sizeof value});
   return gradient;
 }
 

@@ -55,7 +55,6 @@ struct layer_part {
   std::vector<numbers> first = {};                 ///< values of its parameters, in the order of gpt::make_layer
   std::vector<hetsched::parameter_cut> cuts = {};  ///< of them; none: whole
   tensor_axis<Api> axis = {};
-  bool recomputes = false;  ///< attention's weights are not kept, but made again
 };
 
 /// What kernels do, on a queue. Defined in layers.hpp and timing.hpp, which only the file has to see that is compiled with them.

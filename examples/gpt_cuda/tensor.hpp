@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/queue.hpp>
@@ -58,7 +59,7 @@ template <class Api, class Real>
 }
 
 /// c = op(a) op(b) + beta c as cublasGemmEx takes it: column after column, lda and so on from one to the next. a and b are of
-/// bf16 or of floats, sums of floats.
+/// bf16 or of floats, sums of floats; what comes out is of floats or of bf16.
 struct product_call {
   bool transpose_a = false, transpose_b = false;
   int m = 0, n = 0, k = 0;
@@ -67,37 +68,46 @@ struct product_call {
   int lda = 0, ldb = 0;
   float beta = 0;
   argument<float> c = {};
+  argument<bf16> half_c = {};  ///< instead of c
   int ldc = 0;
 };
 
 /// The same on the host.
-template <class Real>
-void multiply_on_host(const product_call& p, const Real* a, const Real* b, float* c) {
+template <class Real, class Sum>
+void multiply_on_host(const product_call& p, const Real* a, const Real* b, Sum* c) {
   const auto at = [](int row, int column, int ld) {
     return static_cast<std::size_t>(row) + static_cast<std::size_t>(column) * static_cast<std::size_t>(ld);
   };
+  std::vector<float> column(static_cast<std::size_t>(p.m));
   for (int j = 0; j < p.n; ++j) {
-    float* const column = c + at(0, j, p.ldc);
-    for (int i = 0; i < p.m; ++i) column[i] = p.beta == 0 ? 0 : p.beta * column[i];
+    Sum* const to = c + at(0, j, p.ldc);
+    for (int i = 0; i < p.m; ++i) column[at(i, 0, 0)] = p.beta == 0 ? 0 : p.beta * to_float(to[i]);
     const auto factor = [&](int l) { return to_float(p.transpose_b ? b[at(j, l, p.ldb)] : b[at(l, j, p.ldb)]); };
     if (p.transpose_a)
       for (int i = 0; i < p.m; ++i) {
         float sum = 0;
         for (int l = 0; l < p.k; ++l) sum += to_float(a[at(l, i, p.lda)]) * factor(l);
-        column[i] += sum;
+        column[at(i, 0, 0)] += sum;
       }
     else
       for (int l = 0; l < p.k; ++l) {
         const float by = factor(l);
-        for (int i = 0; i < p.m; ++i) column[i] += to_float(a[at(i, l, p.lda)]) * by;
+        for (int i = 0; i < p.m; ++i) column[at(i, 0, 0)] += to_float(a[at(i, l, p.lda)]) * by;
       }
+    for (int i = 0; i < p.m; ++i) put(column[at(i, 0, 0)], to[i]);
   }
 }
 inline void multiply_on_host(const product_call& p) {
-  if (p.half)
-    multiply_on_host(p, static_cast<const bf16*>(p.a.data), static_cast<const bf16*>(p.b.data), p.c.data);
+  const auto to = [&](auto* c) {
+    if (p.half)
+      multiply_on_host(p, static_cast<const bf16*>(p.a.data), static_cast<const bf16*>(p.b.data), c);
+    else
+      multiply_on_host(p, static_cast<const float*>(p.a.data), static_cast<const float*>(p.b.data), c);
+  };
+  if (p.half_c.data)
+    to(p.half_c.data);
   else
-    multiply_on_host(p, static_cast<const float*>(p.a.data), static_cast<const float*>(p.b.data), p.c.data);
+    to(p.c.data);
 }
 
 /// How kernels get onto a device of this Api, to be specialised:
@@ -156,26 +166,29 @@ enum class transposed { none, first, second };
 
 /// c = a b + beta c, with one of them transposed. Rows lie one after the other, so cuBLAS sees all matrices transposed:
 /// c^T = b^T a^T.
-template <class Api>
-void multiply(const hetsched::cuda_queue<Api>& q, tensor<Api>& c, float beta, const factor& a, const factor& b,
+template <class Api, class Sum>
+void multiply(const hetsched::cuda_queue<Api>& q, matrix<Api, Sum>& c, float beta, const factor& a, const factor& b,
               transposed which = transposed::none) {
   const bool first = which == transposed::first, second = which == transposed::second;
-  const product_call p{.transpose_a = second,
-                       .transpose_b = first,
-                       .m = second ? b.rows : b.columns,
-                       .n = first ? a.columns : a.rows,
-                       .k = first ? a.rows : a.columns,
-                       .half = a.half,
-                       .a = b.memory,
-                       .b = a.memory,
-                       .lda = b.columns,
-                       .ldb = a.columns,
-                       .beta = beta,
-                       .c = out(c),
-                       .ldc = c.columns()};
+  product_call p{.transpose_a = second,
+                 .transpose_b = first,
+                 .m = second ? b.rows : b.columns,
+                 .n = first ? a.columns : a.rows,
+                 .k = first ? a.rows : a.columns,
+                 .half = a.half,
+                 .a = b.memory,
+                 .b = a.memory,
+                 .lda = b.columns,
+                 .ldb = a.columns,
+                 .beta = beta,
+                 .ldc = c.columns()};
+  if constexpr (std::is_same_v<Sum, bf16>)
+    p.half_c = out(c);
+  else
+    p.c = out(c);
   if (p.m == 0 || p.n == 0) return;
   if (!q.on_host()) return launcher<Api>::multiply(q, p);
-  touch(q, p.a), touch(q, p.b), touch(q, p.c);
+  touch(q, p.a), touch(q, p.b), touch(q, p.c), touch(q, p.half_c);
   multiply_on_host(p);
 }
 

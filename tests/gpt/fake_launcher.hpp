@@ -74,8 +74,9 @@ struct gpt_cuda::launcher<hetsched::cuda_check::api> {
           here.a.data = seen(v, p.a);
           here.b.data = seen(v, p.b);
           here.c.data = seen(v, p.c);
+          here.half_c.data = seen(v, p.half_c);
           multiply_on_host(here);
         },
-        p.a, p.b, p.c);
+        p.a, p.b, p.c, p.half_c);
   }
 };

@@ -282,28 +282,38 @@ TEST_CASE("several lanes of a team do what one does [threads]") {
   const int rows = 6, columns = 11;
   const auto cells = static_cast<std::size_t>(rows * columns);
   const auto x = draw(cells), dy = draw(cells), gain = draw(11), bias = draw(11), scale = draw(6);
-  compare(rows, gpt_cuda::norm_forward{}, {draw(cells), draw(6), draw(cells)}, [&](auto& b, auto& t, int i, auto& o) {
-    b(t, i, columns, x.data(), gain.data(), bias.data(), o[0].data(), o[1].data(), o[2].data());
+  const auto mean = draw(6);
+  const float* const none = nullptr;
+  compare(rows, gpt_cuda::norm_forward{}, {draw(cells), draw(6), draw(6), draw(cells)}, [&](auto& b, auto& t, int i, auto& o) {
+    b(t, i, columns, x.data(), dy.data(), bias.data(), gain.data(), bias.data(), o[0].data(), o[1].data(), o[2].data(),
+      o[3].data());
+  });
+  compare(rows, gpt_cuda::norm_forward{}, {draw(6), draw(6), draw(cells)}, [&](auto& b, auto& t, int i, auto& o) {
+    b(t, i, columns, x.data(), none, none, gain.data(), none, static_cast<float*>(nullptr), o[0].data(), o[1].data(),
+      o[2].data());
   });
   compare(rows, gpt_cuda::norm_backward{}, {draw(cells)}, [&](auto& b, auto& t, int i, auto& o) {
-    b(t, i, columns, true, dy.data(), gain.data(), x.data(), scale.data(), o[0].data());
+    b(t, i, columns, true, dy.data(), gain.data(), x.data(), mean.data(), scale.data(), x.data(), o[0].data());
   });
   const std::vector<float> targets{0, 3, 10, 5, 5, 1};
   compare(rows, gpt_cuda::cross_entropy_row{}, {draw(cells), draw(6)},
           [&](auto& b, auto& t, int i, auto& o) { b(t, i, columns, 0.25f, x.data(), targets.data(), o[0].data(), o[1].data()); });
   const gpt_cuda::attention_shape s{.sequence = 3, .heads = 4, .kv_heads = 2, .size = 5};
-  const auto qkv = draw(6 * 40), dmixed = draw(6 * 20), weights = draw(6 * 4 * 3), dscores = draw(6 * 4 * 3);
-  compare(24, gpt_cuda::attention_weights{}, {draw(72)},
-          [&](auto& b, auto& t, int i, auto& o) { b(t, i, s, qkv.data(), o[0].data()); });
-  compare(24, gpt_cuda::attention_mix{}, {draw(120)},
-          [&](auto& b, auto& t, int i, auto& o) { b(t, i, s, qkv.data(), weights.data(), o[0].data()); });
-  compare(24, gpt_cuda::attention_scores_backward{}, {draw(72)},
-          [&](auto& b, auto& t, int i, auto& o) { b(t, i, s, qkv.data(), weights.data(), dmixed.data(), o[0].data()); });
-  compare(24, gpt_cuda::attention_queries_backward{}, {draw(240)},
-          [&](auto& b, auto& t, int i, auto& o) { b(t, i, s, qkv.data(), dscores.data(), o[0].data()); });
-  compare(12, gpt_cuda::attention_keys_backward{}, {draw(240)}, [&](auto& b, auto& t, int i, auto& o) {
-    b(t, i, s, qkv.data(), weights.data(), dscores.data(), dmixed.data(), o[0].data());
+  const auto qkv = draw(6 * 40), mixed = draw(6 * 20), dmixed = draw(6 * 20), logs = draw(24), along = draw(24);
+  compare(24, gpt_cuda::attention_forward{}, {draw(120), draw(24)},
+          [&](auto& b, auto& t, int i, auto& o) { b(t, i, s, qkv.data(), o[0].data(), o[1].data()); });
+  compare(24, gpt_cuda::attention_queries_backward{}, {draw(24), draw(240)}, [&](auto& b, auto& t, int i, auto& o) {
+    b(t, i, s, qkv.data(), mixed.data(), dmixed.data(), logs.data(), o[0].data(), o[1].data());
   });
+  compare(12, gpt_cuda::attention_keys_backward{}, {draw(240)}, [&](auto& b, auto& t, int i, auto& o) {
+    b(t, i, s, qkv.data(), dmixed.data(), logs.data(), along.data(), o[0].data());
+  });
+  const std::vector<float> tokens{3, 1, 3, 0, 1, 3};
+  auto table = draw(4 * 11);
+  auto wanted = table, found = table;
+  for (std::size_t i = 0; i < cells; ++i) wanted[static_cast<std::size_t>(tokens[i / 11]) * 11 + i % 11] += dy[i];
+  with_lanes(4, rows, gpt_cuda::look_up_backward{}, rows, columns, tokens.data(), dy.data(), found.data());
+  close(wanted, found);
 }
 
 TEST_CASE("a training on GPUs and hosts has the losses of the trainer on the host [threads]") {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GPT of the examples on a GPU against the same on the host, whose kernels tests/gpt/gpt_cuda_test.cpp compares with those of
 // gpt/: what is left to see is that launches and cuBLAS do the same.
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,9 @@
 #include <gpt_cuda/training.hpp>
 
 #include "rows.hpp"
+
+// Without it nvcc (13.0) leaves the kernels of flash.cuh out, whose launches then fail.
+template struct gpt_cuda::operations<hetsched::cuda_runtime>;
 
 namespace {
 
@@ -124,28 +129,123 @@ void pipelines(devices& gpus) {
       "against the host");
 }
 
-void times(devices& gpus) {
-  for (const int hidden : {64, 1024}) {
-    auto t = training_on({0}, true);
-    t.model.hidden = hidden;
-    t.model.heads = t.model.kv_heads = std::max(4, hidden / 64);
-    t.model.ffn = 4 * hidden;
-    t.model.sequence = hidden;
-    t.first_weights = [m = t.model](int layer) { return first_weights(m, layer); };
-    const int samples = 2;
-    hetsched::random_source random(5);
-    const auto tokens = static_cast<std::size_t>(samples * t.model.sequence);
-    gpt_cuda::batch data{{tokens, 1, {}}, {tokens, 1, {}}};
-    for (std::size_t i = 0; i < tokens; ++i) {
-      data.inputs.values.push_back(static_cast<float>(random.integer(0, t.model.vocab - 1)));
-      data.targets.values.push_back(static_cast<float>(random.integer(0, t.model.vocab - 1)));
+/// Attention's kernels, for heads of every width that has its own and one that has none, against the loops of the host: rows of
+/// samples that fill no tile, and heads that share keys.
+template <class Real>
+void attention_of(devices& gpus, int size, double within) {
+  using api = hetsched::cuda_runtime;
+  const gpt_cuda::attention_shape s{.sequence = 150, .heads = 4, .kv_heads = 2, .size = size};
+  const int samples = 2, all = samples * s.sequence;
+  hetsched::random_source random(static_cast<std::uint64_t>(size));
+  const auto qkv = random_numbers(random, all, s.columns(), 1), slopes = random_numbers(random, all, s.heads * size, 1);
+  const auto run = [&](int place) {
+    hetsched::cuda_backend<api> own(gpus, place, "attention");
+    const auto bound = own.bind();
+    const auto q = own.compute_queue();
+    const auto put = [&](const gpt_cuda::numbers& from) {
+      const auto wide = gpt_cuda::upload(q, from);
+      gpt_cuda::matrix<api, Real> made(from.rows, from.columns, q);
+      if constexpr (std::is_same_v<Real, float>)
+        gpt_cuda::each(q, made.size(), gpt_cuda::copy_numbers{}, gpt_cuda::in(wide), gpt_cuda::out(made));
+      else
+        gpt_cuda::each(q, made.size(), gpt_cuda::round_to_bf16{}, gpt_cuda::in(wide), gpt_cuda::out(made));
+      return made;
+    };
+    const auto get = [&](const gpt_cuda::matrix<api, Real>& from) {
+      gpt_cuda::tensor<api> wide(from.shape()[0], from.shape()[1], q);
+      gpt_cuda::each(q, wide.size(), gpt_cuda::widen{}, gpt_cuda::in(from), gpt_cuda::out(wide));
+      return gpt_cuda::download(q, wide).values;
+    };
+    const auto here = put(qkv), dmixed = put(slopes);
+    auto mixed = put(slopes), dqkv = put(qkv);
+    gpt_cuda::tensor<api> logs(static_cast<std::size_t>(all), static_cast<std::size_t>(s.heads), q),
+        along(logs.shape()[0], logs.shape()[1], q);
+    using gpt_cuda::in, gpt_cuda::out, gpt_cuda::teams;
+    teams(q, all * s.heads, gpt_cuda::attention_forward{}, s, in(here), out(mixed), out(logs));
+    teams(q, all * s.heads, gpt_cuda::attention_queries_backward{}, s, in(here), in(mixed), in(dmixed), in(logs), out(along),
+          out(dqkv));
+    teams(q, all * s.kv_heads, gpt_cuda::attention_keys_backward{}, s, in(here), in(dmixed), in(logs), in(along), out(dqkv));
+    return std::pair{get(mixed), get(dqkv)};
+  };
+  const auto gpu = run(0), again = run(0), host = run(-1);
+  const auto apart = [](const std::vector<float>& a, const std::vector<float>& b) {
+    double most = 0, largest = 1e-9;
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      most = std::max(most, std::isfinite(a[i]) ? std::abs(static_cast<double>(a[i]) - b[i]) : 1e9);
+      largest = std::max(largest, std::abs(static_cast<double>(b[i])));
     }
-    const auto costs = gpt_cuda::operations<hetsched::cuda_runtime>::time_layers(
-        gpus, 0, {.model = t.model, .samples = samples, .first_weights = t.first_weights, .data = data});
-    row("a block, " + std::to_string(hidden) + " wide, " + std::to_string(tokens) + " tokens", costs[1].took.forward.median_s > 0,
-        number("forward %.1f us,", 1e6 * costs[1].took.forward.median_s) +
-            number(" backward %.1f us", 1e6 * costs[1].took.backward.median_s));
+    return most / largest;
+  };
+  const double forward = apart(gpu.first, host.first), backward = apart(gpu.second, host.second);
+  row("attention, heads of " + std::to_string(size) + (std::is_same_v<Real, float> ? ", floats" : ", bf16"),
+      forward < within && backward < within && gpu == again,
+      number("forward differs by %.1e,", forward) + number(" backward by %.1e", backward));
+}
+void attention(devices& gpus) {
+  for (const int size : {16, 24, 32, 64, 128}) {
+    attention_of<float>(gpus, size, 1e-5);
+    attention_of<gpt_cuda::bf16>(gpus, size, 2e-2);
   }
+}
+
+void time_block(devices& gpus, int hidden, int heads, int samples, int sequence, bool half) {
+  auto t = training_on({0}, half);
+  t.model.hidden = hidden;
+  t.model.heads = t.model.kv_heads = heads;
+  t.model.ffn = 4 * hidden;
+  t.model.sequence = sequence;
+  t.first_weights = [m = t.model](int layer) { return first_weights(m, layer); };
+  hetsched::random_source random(5);
+  const auto tokens = static_cast<std::size_t>(samples * sequence);
+  gpt_cuda::batch data{{tokens, 1, {}}, {tokens, 1, {}}};
+  for (std::size_t i = 0; i < tokens; ++i) {
+    data.inputs.values.push_back(static_cast<float>(random.integer(0, t.model.vocab - 1)));
+    data.targets.values.push_back(static_cast<float>(random.integer(0, t.model.vocab - 1)));
+  }
+  const auto costs = gpt_cuda::operations<hetsched::cuda_runtime>::time_layers(
+      gpus, 0, {.model = t.model, .samples = samples, .first_weights = t.first_weights, .data = data});
+  row("a block, " + std::to_string(hidden) + " wide, " + std::to_string(samples) + " x " + std::to_string(sequence) +
+          " tokens, " + (half ? "bf16" : "floats"),
+      costs[1].took.forward.median_s > 0,
+      number("forward %.3f ms,", 1e3 * costs[1].took.forward.median_s) +
+          number(" backward %.3f ms", 1e3 * costs[1].took.backward.median_s));
+}
+
+/// Steps of a model of GPT-2's size with 124 million parameters.
+void time_steps(devices& gpus) {
+  auto t = training_on({0}, true);
+  t.model = {.layers = 12, .hidden = 768, .heads = 12, .kv_heads = 12, .ffn = 3072, .sequence = 1024, .vocab = 50304};
+  constexpr int samples = 8;
+  t.layout = hetsched::even_layout(t.model.layer_count(), hetsched::one_f_one_b({1}, 1), samples);
+  t.first_weights = [m = t.model](int layer) { return first_weights(m, layer); };
+  std::vector<std::chrono::steady_clock::time_point> begun;
+  t.draw = [&, m = t.model](std::int64_t, int, int count) {
+    begun.push_back(std::chrono::steady_clock::now());  // a step before has told its loss
+    hetsched::random_source random(3);
+    const auto tokens = static_cast<std::size_t>(count * m.sequence);
+    gpt_cuda::batch b{{tokens, 1, {}}, {tokens, 1, {}}};
+    for (std::size_t i = 0; i < tokens; ++i) {
+      b.inputs.values.push_back(static_cast<float>(random.integer(0, m.vocab - 1)));
+      b.targets.values.push_back(static_cast<float>(random.integer(0, m.vocab - 1)));
+    }
+    return b;
+  };
+  t.steps = 13;
+  const auto told = gpt_cuda::train(gpus, t);
+  const double took = std::chrono::duration<double>(begun.back() - begun[2]).count() / static_cast<double>(begun.size() - 3);
+  row("GPT of 124 million parameters, 8 x 1024 tokens",
+      std::isfinite(told.losses.back()) && told.losses.back() < told.losses.front(),
+      number("%.1f ms a step,", 1e3 * took) + number(" %.0f tokens/s,", samples * 1024 / took) +
+          number(" loss %.3f", told.losses.front()) + number(" to %.3f", told.losses.back()));
+}
+
+void times(devices& gpus) {
+  for (const bool half : {true, false}) {
+    time_block(gpus, 64, 4, 2, 64, half);
+    time_block(gpus, 1024, 16, 2, 1024, half);
+    time_block(gpus, 2048, 16, 1, 4096, half);
+  }
+  time_steps(gpus);
   const auto measured = gpt_cuda::measure_device(gpus, 0, 4096);
   row("products of bf16, 4096 rows", true,
       number("%.1f TFLOP/s", 1e-12 * measured.peak_flops[static_cast<std::size_t>(hetsched::precision::bf16)]));
@@ -164,5 +264,8 @@ int main(int argc, char** argv) {
     };
   };
   return rows::main(argc, argv,
-                    {{"against_host", on_gpus(against_host)}, {"pipelines", on_gpus(pipelines)}, {"times", on_gpus(times)}});
+                    {{"attention", on_gpus(attention)},
+                     {"against_host", on_gpus(against_host)},
+                     {"pipelines", on_gpus(pipelines)},
+                     {"times", on_gpus(times)}});
 }

@@ -94,12 +94,10 @@ class gpu_rank {
     // The part of a host's rank, whose collectives nobody calls.
     const hetsched::device_axis<float> like(group.tensor().rank(), group.tensor().size(), nullptr);
     auto host = train::make_layer<float>(m, l, like, recompute, {}, {}, group.tensor_shares());
-    return gpt_cuda::operations<Api>::make_layer(gpt_cuda::shape_of(m, products_ == "bf16"), l,
-                                                 {.first = parameters_of(host),
-                                                  .cuts = host.parameter_cuts(),
-                                                  .axis = gpt_cuda::tensor_axis_of<Api>(group.tensor()),
-                                                  .recomputes = recompute == hetsched::recomputation::selective},
-                                                 own_.compute_queue());
+    return gpt_cuda::operations<Api>::make_layer(
+        gpt_cuda::shape_of(m, products_ == "bf16"), l,
+        {.first = parameters_of(host), .cuts = host.parameter_cuts(), .axis = gpt_cuda::tensor_axis_of<Api>(group.tensor())},
+        own_.compute_queue());
   }
   [[nodiscard]] tensor put(const gpt::tensor<float>& t) const { return gpt_cuda::upload(own_.compute_queue(), to_numbers(t)); }
   [[nodiscard]] static auto loss(std::size_t rows) {
