@@ -99,8 +99,13 @@ class iteration_bound {
     const double aim = std::min(reached * (1 - gap), enough);
     const double narrow_stride = std::max(gap, 0.003) * aim;
     double missed = infinity;
-    // Upwards, as rents get better on the way; in strides that grow where they hold. What is enough is mostly in reach.
-    for (double stride = std::max(narrow_stride, (enough > aim ? 0.1 : 1) * (aim - low)); low < aim && may_go_on();) {
+    // Upwards, as rents get better on the way; in strides that grow where they hold. What is enough is mostly in reach of one
+    // pipeline, which needs no rents to speak of.
+    for (double stride = std::max(narrow_stride, (enough > aim  ? 0.1
+                                                  : reductions_ ? 0.25
+                                                                : 1) *
+                                                     (aim - low));
+         low < aim && may_go_on();) {
       const double next = std::min(low + stride, aim);
       if (out_of_reach(next)) {
         low = next;
@@ -165,6 +170,7 @@ class iteration_bound {
   static constexpr std::int64_t most_looks = 100'000'000;  // at ways to run a stage
   static constexpr double narrow = 1.5;                    // ratio of a range of ways there and back
   static constexpr double safely = 1 - 1e-7;
+  static constexpr double unlike = 1e-6;  // of a reduction of all layers
 
   [[nodiscard]] double least_forward_share(int p) const {
     double least = 1;
@@ -212,6 +218,12 @@ class iteration_bound {
     std::set<int> apart;
     if (!problem_.placements.empty())
       for (const auto& c : costs_.copies(problem_.placements.front().where)) apart.insert({c.owner, c.layer});
+    // Of small layers, the difference of two sums has few digits.
+    const auto reduced_alike = [&](int p, int a, int b) {
+      if (!reductions_) return true;
+      const double all = reductions_(p, 0, problem_.layers);
+      return std::abs(reductions_(p, a, a + 1) - reductions_(p, b, b + 1)) <= unlike * all / problem_.layers;
+    };
     const auto alike = [&](int a, int b) {
       if (!table_.additive() || apart.count(a) + apart.count(b) > 0) return a == b;
       for (std::size_t q = 0; q < problem_.placements.size(); ++q) {
@@ -219,8 +231,7 @@ class iteration_bound {
         const auto x = table_.memory(p, a, a + 1), y = table_.memory(p, b, b + 1);
         if (!close(table_.time(p, a, a + 1), table_.time(p, b, b + 1)) || !close(x.fixed, y.fixed) || !close(x.each, y.each) ||
             !close(table_.temporary(p, a, a + 1), table_.temporary(p, b, b + 1)) ||
-            !close(table_.updates()(p, a, a + 1), table_.updates()(p, b, b + 1)) ||
-            (reductions_ && !close(reductions_(p, a, a + 1), reductions_(p, b, b + 1))))
+            !close(table_.updates()(p, a, a + 1), table_.updates()(p, b, b + 1)) || !reduced_alike(p, a, b))
           return false;
       }
       return true;
@@ -492,7 +503,9 @@ class iteration_bound {
         return;
       }
       double end = std::max(0.0, costs_.update(contents_[c].layers, placed.where));
-      if (reductions_) end += reductions_(p, contents_[c].layers.first, contents_[c].layers.last);
+      if (reductions_)
+        end += std::max(0.0, reductions_(p, contents_[c].layers.first, contents_[c].layers.last) -
+                                 unlike * reductions_(p, 0, problem_.layers));
       update = static_cast<float>(end * (1 - 1e-6));
     }
   }
@@ -597,7 +610,7 @@ class iteration_bound {
 [[nodiscard]] inline double least_iteration(const interop_problem& problem, const stage_prices& table, const cluster& hardware,
                                             const any_cost_model& costs, int microbatches, double reached, double gap,
                                             function_ref<bool()> go_on, double enough, iteration_bound::reductions between = {}) {
-  constexpr std::int64_t most_programs = 1500;
+  constexpr std::int64_t most_programs = 1500, of_sets = 2200;
   const double work = work_bound(problem, table, microbatches);
   iteration_bound one(problem, table, hardware, costs);
   double least = one.bound(microbatches, work, reached, gap, most_programs, go_on, enough);
@@ -606,8 +619,7 @@ class iteration_bound {
   if (between && least > work) {
     iteration_bound several(problem, table, hardware, costs, between);
     // No more than that need be shown.
-    least = std::min(least,
-                     several.bound(microbatches, work, std::min(reached, least / (1 - gap)), gap, most_programs, go_on, enough));
+    least = std::min(least, several.bound(microbatches, work, std::min(reached, least / (1 - gap)), gap, of_sets, go_on, enough));
   }
   return least;
 }
