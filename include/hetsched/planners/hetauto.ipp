@@ -71,8 +71,8 @@ HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_mo
         const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
         const auto bound = [&](double seconds) {
           auto ask = [&] { return problem.may_go_on(); };
-          return detail::least_iteration(placed, table, hardware, costs, problem.microbatches, true, seconds,
-                                         detail::tree_search_gap, ask, problem.enough);
+          return detail::least_iteration(placed, table, hardware, costs, problem.microbatches, seconds, detail::tree_search_gap,
+                                         ask, problem.enough);
         };
         const auto why_none = [&] { return detail::why_no_pipeline(hardware, costs, placed, table, problem); };
         return detail::searched_plan(decisions, problem, options.search, options.schedule, why_none, bound);
@@ -105,9 +105,8 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
     double least = seconds;
     auto ask = [&] { return problem.may_go_on(); };
     for (const auto& s : sizes)
-      least = std::min(
-          least, detail::least_iteration(s.placed, s.table, hardware, costs_for(s.asked.microbatch_size), s.asked.microbatches,
-                                         true, least, detail::tree_search_gap, ask, problem.enough));
+      least = std::min(least, detail::least_iteration(s.placed, s.table, hardware, costs_for(s.asked.microbatch_size),
+                                                      s.asked.microbatches, least, detail::tree_search_gap, ask, problem.enough));
     return least;
   };
   const auto why_none = [&] {

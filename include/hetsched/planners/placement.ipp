@@ -97,8 +97,8 @@ namespace detail {
     constexpr double gap = 0.001;
     if (options.stages == 0) stage_order_search(problem, table, hardware, book.costs(), found, go_on).run(most_looks);
     const double value = found.best_s(), reached = std::min(value, asked.beat);
-    const double bound = options.prove ? least_iteration(problem, table, hardware, book.costs(), asked.microbatches, true,
-                                                         reached, gap, go_on, asked.enough)
+    const double bound = options.prove ? least_iteration(problem, table, hardware, book.costs(), asked.microbatches, reached, gap,
+                                                         go_on, asked.enough)
                                        : 0;
     auto best = *std::move(found.best());
     best.planner = "placement";

@@ -62,8 +62,8 @@ class uniform_planner {
     enumerate();
     if (!best_) return none();
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
-    const double proved = options_.prove ? least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, true,
-                                                           limit_s(), options_.gap, ask, asked_.enough)
+    const double proved = options_.prove ? least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, limit_s(),
+                                                           options_.gap, ask, asked_.enough)
                                          : 0;
     best_->evidence = {.objective_value = best_s(),
                        .objective_bound = std::min(proved, best_s()),

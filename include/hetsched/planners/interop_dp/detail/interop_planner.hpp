@@ -541,8 +541,8 @@ class interop_planner {
     if (counted_all_)
       proved = counted_bound_;
     else if (options_.prove)
-      proved = least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, true, limit_s(), options_.gap, ask,
-                               asked_.enough);
+      proved =
+          least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, limit_s(), options_.gap, ask, asked_.enough);
     return {.objective_value = best_s(),
             .objective_bound = std::min(proved, best_s()),
             .complete = counted_all_ || (options_.prove && limit_s() * (1 - options_.gap) <= proved * (1 + tolerance::sums)),

@@ -18,6 +18,7 @@
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/planners/interop_dp/detail/column_simplex.hpp>
 #include <hetsched/planners/interop_dp/detail/masters.hpp>
+#include <hetsched/planners/interop_dp/detail/ordered_bound.hpp>
 #include <hetsched/planners/interop_dp/detail/problem.hpp>
 #include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 
@@ -34,9 +35,13 @@ namespace hetsched::detail {
 /// Layers that cost the same everywhere are of one kind; what order they come in is not looked at.
 class iteration_bound {
  public:
-  /// All outlive this. Stages' updates count as the model answers for them.
-  iteration_bound(const interop_problem& problem, const stage_prices& table, const cluster& hardware, const any_cost_model& costs)
-      : problem_(problem), table_(table), costs_(costs) {
+  /// What a stage takes at least to add up its gradients with those of another pipeline, by placement, first and last layer.
+  using reductions = function_ref<double(int, int, int)>;
+
+  /// All outlive this. Stages' updates count as the model answers for them. Of one pipeline; with `reductions`, of two or more.
+  iteration_bound(const interop_problem& problem, const stage_prices& table, const cluster& hardware, const any_cost_model& costs,
+                  reductions between = {})
+      : problem_(problem), table_(table), costs_(costs), reductions_(between), ends_(between || table.updates().any()) {
     find_kinds();
     if (!usable_) return;
     find_contents();
@@ -50,10 +55,10 @@ class iteration_bound {
       if (!(w < longest_time_s)) w = 0;  // a last stage sends nothing
       longest_way_ = std::max(longest_way_, w);
     }
-    updates_.assign(problem.placements.size() * contents_.size(), table.updates().any() ? unknown : 0.0f);
+    updates_.assign(problem.placements.size() * contents_.size(), ends_ ? unknown : 0.0f);
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const auto& placed = problem.placements[p];
-      if (placed.barred || (placed.dominated && !table.updates().any())) continue;
+      if (placed.barred || (placed.dominated && !ends_)) continue;
       open_.push_back(static_cast<int>(p));
       const double all = table.time(static_cast<int>(p), 0, problem.layers);
       if (all > 0) forward_share_ = std::min(forward_share_, least_forward_share(static_cast<int>(p)));
@@ -68,14 +73,15 @@ class iteration_bound {
   /// Whether anything can be said: layers of too many kinds in too long a chain are left alone.
   [[nodiscard]] bool usable() const { return usable_ && !open_.empty(); }
 
-  /// Seconds that no iteration of so many microbatches is below: `single`: of one pipeline; else of any set of them. Nothing
+  /// Seconds that no iteration of so many microbatches is below. Nothing
   /// below `known`, a bound already, is looked at; the search ends where the bound is within `gap` of `reached`, an iteration
   /// that is known, or at `enough`, after `most_programs` linear programs, or where go_on() is false.
   /// Requires: reached < infinity.
   /// Complexity: a program takes some ten or hundred passes over placements and lengths of stages.
-  [[nodiscard]] double bound(int microbatches, bool single, double known, double reached, double gap, std::int64_t most_programs,
+  [[nodiscard]] double bound(int microbatches, double known, double reached, double gap, std::int64_t most_programs,
                              function_ref<bool()> go_on, double enough = infinity) {
     if (!usable() || !(reached < infinity)) return known;
+    if (reductions_ && microbatches < 2) return infinity;
     known -= shared_;
     reached -= shared_;
     enough -= shared_;
@@ -88,14 +94,18 @@ class iteration_bound {
       return seconds > 0 && !within(seconds, ask);
     };
     microbatches_ = microbatches;
-    single_ = single;
     pool_.clear();
     double low = std::max(0.0, known);
     const double aim = std::min(reached * (1 - gap), enough);
     const double narrow_stride = std::max(gap, 0.003) * aim;
     double missed = infinity;
-    // Upwards, as rents get better on the way; in strides that grow where they hold. What is enough is mostly in reach.
-    for (double stride = std::max(narrow_stride, (enough > aim ? 0.1 : 1) * (aim - low)); low < aim && may_go_on();) {
+    // Upwards, as rents get better on the way; in strides that grow where they hold. What is enough is mostly in reach of one
+    // pipeline, which needs no rents to speak of.
+    for (double stride = std::max(narrow_stride, (enough > aim  ? 0.1
+                                                  : reductions_ ? 0.25
+                                                                : 1) *
+                                                     (aim - low));
+         low < aim && may_go_on();) {
       const double next = std::min(low + stride, aim);
       if (out_of_reach(next)) {
         low = next;
@@ -109,12 +119,19 @@ class iteration_bound {
     return low + shared_;
   }
 
+  /// The same of one pipeline by ordered_bound, where there are few enough states.
+  [[nodiscard]] double whole_stages(int microbatches, double known, double reached, double gap, function_ref<bool()> go_on,
+                                    double enough) const {
+    if (reductions_) return known;
+    return ordered_bound(problem_, table_, costs_, forward_share_, shared_)
+        .bound(microbatches, known, reached, gap, enough, go_on);
+  }
+
   /// Whether no plan takes so long or less, as far as that shows after `most_programs` linear programs.
-  [[nodiscard]] bool out_of_reach(int microbatches, bool single, double seconds, std::int64_t most_programs,
-                                  function_ref<bool()> go_on) {
+  [[nodiscard]] bool out_of_reach(int microbatches, double seconds, std::int64_t most_programs, function_ref<bool()> go_on) {
     if (!usable()) return false;
+    if (reductions_ && microbatches < 2) return true;
     microbatches_ = microbatches;
-    single_ = single;
     pool_.clear();
     const auto last = programs_ + most_programs, last_look = looked_at_ + most_looks / 10;
     auto ask = [&] { return programs_ < last && looked_at_ < last_look && go_on(); };
@@ -153,6 +170,7 @@ class iteration_bound {
   static constexpr std::int64_t most_looks = 100'000'000;  // at ways to run a stage
   static constexpr double narrow = 1.5;                    // ratio of a range of ways there and back
   static constexpr double safely = 1 - 1e-7;
+  static constexpr double unlike = 1e-6;  // of a reduction of all layers
 
   [[nodiscard]] double least_forward_share(int p) const {
     double least = 1;
@@ -200,6 +218,12 @@ class iteration_bound {
     std::set<int> apart;
     if (!problem_.placements.empty())
       for (const auto& c : costs_.copies(problem_.placements.front().where)) apart.insert({c.owner, c.layer});
+    // Of small layers, the difference of two sums has few digits.
+    const auto reduced_alike = [&](int p, int a, int b) {
+      if (!reductions_) return true;
+      const double all = reductions_(p, 0, problem_.layers);
+      return std::abs(reductions_(p, a, a + 1) - reductions_(p, b, b + 1)) <= unlike * all / problem_.layers;
+    };
     const auto alike = [&](int a, int b) {
       if (!table_.additive() || apart.count(a) + apart.count(b) > 0) return a == b;
       for (std::size_t q = 0; q < problem_.placements.size(); ++q) {
@@ -207,7 +231,7 @@ class iteration_bound {
         const auto x = table_.memory(p, a, a + 1), y = table_.memory(p, b, b + 1);
         if (!close(table_.time(p, a, a + 1), table_.time(p, b, b + 1)) || !close(x.fixed, y.fixed) || !close(x.each, y.each) ||
             !close(table_.temporary(p, a, a + 1), table_.temporary(p, b, b + 1)) ||
-            !close(table_.updates()(p, a, a + 1), table_.updates()(p, b, b + 1)))
+            !close(table_.updates()(p, a, a + 1), table_.updates()(p, b, b + 1)) || !reduced_alike(p, a, b))
           return false;
       }
       return true;
@@ -313,11 +337,11 @@ class iteration_bound {
       open.push_back(std::move(r));
       std::push_heap(open.begin(), open.end(), smaller);
     };
-    const int fewest = single_ ? microbatches_ : 1;
+    const int fewest = reductions_ ? 1 : microbatches_, most = reductions_ ? microbatches_ - 1 : microbatches_;
     const double least = least_latency(seconds, fewest);
     if (!(least * safely <= seconds)) return false;
     share_out_microbatches(rents);
-    add({fewest, microbatches_, least, seconds});
+    add({fewest, most, least, seconds});
     while (!open.empty()) {
       std::pop_heap(open.begin(), open.end(), smaller);
       const auto r = std::move(open.back());
@@ -478,7 +502,11 @@ class iteration_bound {
         own = best;
         return;
       }
-      update = static_cast<float>(std::max(0.0, costs_.update(contents_[c].layers, placed.where)) * (1 - 1e-6));
+      double end = std::max(0.0, costs_.update(contents_[c].layers, placed.where));
+      if (reductions_)
+        end += std::max(0.0, reductions_(p, contents_[c].layers.first, contents_[c].layers.last) -
+                                 unlike * reductions_(p, 0, problem_.layers));
+      update = static_cast<float>(end * (1 - 1e-6));
     }
   }
 
@@ -552,7 +580,8 @@ class iteration_bound {
   const interop_problem& problem_;
   const stage_prices& table_;
   any_cost_model costs_;
-  bool usable_ = false, single_ = false;
+  reductions reductions_;
+  bool ends_, usable_ = false;  // ends_: there may be something to do after the last microbatch
   int microbatches_ = 1;
   double forward_share_ = 1, shared_ = 0;
   std::vector<int> kind_, layers_of_kind_;  // by layer; by kind
@@ -575,15 +604,24 @@ class iteration_bound {
   std::int64_t looked_at_ = 0, programs_ = 0;
 };
 
-/// What no plan of so many microbatches is below, by work and by iteration_bound: see there. `reached`: an iteration that is
-/// known. `enough`: a bound that will do.
+/// What no plan of so many microbatches is below, by work and by iteration_bound: see there. Of one pipeline; with `between`,
+/// what stages take to add up gradients with another pipeline at the least, of any set. `reached`: an iteration that is known.
+/// `enough`: a bound that will do.
 [[nodiscard]] inline double least_iteration(const interop_problem& problem, const stage_prices& table, const cluster& hardware,
-                                            const any_cost_model& costs, int microbatches, bool single, double reached,
-                                            double gap, function_ref<bool()> go_on, double enough) {
-  constexpr std::int64_t most_programs = 1500;
+                                            const any_cost_model& costs, int microbatches, double reached, double gap,
+                                            function_ref<bool()> go_on, double enough, iteration_bound::reductions between = {}) {
+  constexpr std::int64_t most_programs = 1500, of_sets = 2200;
   const double work = work_bound(problem, table, microbatches);
-  iteration_bound bounds(problem, table, hardware, costs);
-  return std::min(reached, bounds.bound(microbatches, single, work, reached, gap, most_programs, go_on, enough));
+  iteration_bound one(problem, table, hardware, costs);
+  double least = one.bound(microbatches, work, reached, gap, most_programs, go_on, enough);
+  if (least < std::min(reached * (1 - gap), enough)) least = one.whole_stages(microbatches, least, reached, gap, go_on, enough);
+  least = std::min(least, reached);
+  if (between && least > work) {
+    iteration_bound several(problem, table, hardware, costs, between);
+    // No more than that need be shown.
+    least = std::min(least, several.bound(microbatches, work, std::min(reached, least / (1 - gap)), gap, of_sets, go_on, enough));
+  }
+  return least;
 }
 
 }  // namespace hetsched::detail

@@ -159,8 +159,11 @@ class parallel_planner {
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     constexpr std::int64_t few = 400;
     const double aim = asked_.beat * (1 - options_.gap);
-    iteration_bound any(problem_, table_, hardware_, costs_);
-    if (!any.out_of_reach(asked_.microbatches, ends_.alone(), aim, few, ask)) return false;
+    if (!iteration_bound(problem_, table_, hardware_, costs_).out_of_reach(asked_.microbatches, aim, few, ask)) return false;
+    const auto between = [&](int p, int first, int last) { return ends_.reduction(p, first, last); };
+    if (!ends_.alone() &&
+        !iteration_bound(problem_, table_, hardware_, costs_, between).out_of_reach(asked_.microbatches, aim, few, ask))
+      return false;
     out_of_reach_ = aim;
     return true;
   }
@@ -420,8 +423,12 @@ class parallel_planner {
     if (found_.worth().money())
       return std::max(counted_bound_, asked_.microbatches * least_work(problem_, table_, found_.worth().prices()));
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
-    return std::max(out_of_reach_, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, ends_.alone(),
-                                                   std::min(found_.best_s(), asked_.beat), options_.gap, ask, asked_.enough));
+    const auto between = [&](int p, int first, int last) { return ends_.reduction(p, first, last); };
+    iteration_bound::reductions of_sets;
+    if (!ends_.alone()) of_sets = iteration_bound::reductions(between);
+    return std::max(out_of_reach_,
+                    least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches,
+                                    std::min(found_.best_s(), asked_.beat), options_.gap, ask, asked_.enough, of_sets));
   }
 
   static constexpr int first_rounds = 4;   // that may show by bounds alone that a problem cannot win

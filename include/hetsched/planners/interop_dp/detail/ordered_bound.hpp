@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/planners/interop_dp/detail/iteration_bound_test.cpp.
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/planners/interop_dp/detail/problem.hpp>
+
+namespace hetsched::detail {
+
+/// Bounds the iteration of one pipeline as iteration_bound does, T >= L_s + M t_s and by memory, with whole stages in an order of
+/// their own: for a given T, a shortest way for the first microbatch through stages of which each ends by T. A state is how many
+/// layers are done, on how many devices of each subcluster, and of what kind the last stage is; pipelines may come back to a
+/// subcluster. For problems with few enough states.
+class ordered_bound {
+ public:
+  /// All outlive this. `forward_share`: at the least, of what a microbatch takes; `shared_s`: what the first stage takes at the
+  /// end, at the least, for parameters that it shares.
+  ordered_bound(const interop_problem& problem, const stage_prices& table, const any_cost_model& costs, double forward_share,
+                double shared_s)
+      : problem_(problem),
+        table_(table),
+        costs_(costs),
+        forward_share_(forward_share),
+        shared_(shared_s),
+        layers_(as_size(problem.layers)),
+        classes_(as_size(problem.classes())) {
+    double counts = 1;
+    for (const int d : problem.devices) {
+      stride_.push_back(static_cast<std::size_t>(std::min(counts, most_states)));
+      counts *= d + 1;
+    }
+    const double states = (static_cast<double>(layers_) + 1) * counts * static_cast<double>(classes_);
+    if (!(states <= most_states)) return;
+    counts_ = static_cast<std::size_t>(counts);
+    const bool updates = table.updates().any();
+    for (std::size_t p = 0; p < problem.placements.size(); ++p) {
+      const auto& placed = problem.placements[p];
+      if (!placed.barred && (!placed.dominated || updates)) open_.push_back(static_cast<int>(p));
+    }
+    if (updates) updates_.assign(problem.placements.size() * (layers_ + 1) * (layers_ + 1), unknown);
+    for (std::size_t c = 0; c < counts_; ++c)
+      for (std::size_t k = 0; k < stride_.size(); ++k)
+        used_.push_back(static_cast<int>(c / stride_[k]) % (problem.devices[k] + 1));
+    price_work();
+  }
+
+  /// Whether there are few enough states.
+  [[nodiscard]] bool usable() const { return counts_ > 0 && !open_.empty(); }
+
+  /// Seconds that no iteration of so many microbatches is below, `known` at the least; the search ends within `gap` of `reached`,
+  /// an iteration that is known, or at `enough`, when it has looked at too many stages, or where go_on() is false.
+  /// Complexity: O(states * placements * layers of a stage) for each of up to ten times; most states cannot be reached.
+  [[nodiscard]] double bound(int microbatches, double known, double reached, double gap, double enough,
+                             function_ref<bool()> go_on) {
+    if (!usable() || !(reached < infinity)) return known;
+    microbatches_ = microbatches;
+    double low = known, high = std::min(reached * (1 - gap), enough);
+    if (!(low < high) || !find_ways_left(high - shared_, go_on)) return known;
+    const double narrow = std::max(gap, 0.001) * high;
+    for (double middle = high; low < high; middle = low + (high - low) / 2) {
+      const auto is_within = within(middle - shared_, go_on);
+      if (!is_within) break;
+      (*is_within ? high : low) = middle;
+      if (high - low < narrow) break;
+    }
+    return low;
+  }
+
+ private:
+  static constexpr double most_states = 2e6, safely = 1 - 1e-7;
+  static constexpr float unknown = -1;
+  static constexpr std::int64_t most_looks = 150'000'000;
+
+  [[nodiscard]] std::size_t index(std::size_t layer, std::size_t count, std::size_t last) const {
+    return (layer * counts_ + count) * classes_ + last;
+  }
+  [[nodiscard]] int used(std::size_t count, int subcluster) const { return used_[count * stride_.size() + as_size(subcluster)]; }
+
+  // What layers cost where rents are in proportion to speed, and what devices earn.
+  void price_work() {
+    rents_.assign(stride_.size(), 0.0);
+    for (const int p : open_) {
+      const auto& placed = at(problem_.placements, p);
+      auto& own = at(rents_, placed.subcluster);
+      own = std::max(own, std::min(1e30, 1 / (table_.time(p, 0, problem_.layers) * placed.devices)));
+    }
+    work_.assign(layers_ + 1, 0.0);
+    if (table_.additive())
+      for (std::size_t l = 0; l < layers_; ++l) {
+        double least = infinity;
+        for (const int p : open_) {
+          const auto& placed = at(problem_.placements, p);
+          const int first = static_cast<int>(l);
+          least = std::min(least, at(rents_, placed.subcluster) * placed.devices * table_.time(p, first, first + 1));
+        }
+        work_[l + 1] = work_[l] + least * safely;
+      }
+    earned_.assign(counts_, 0.0);
+    for (std::size_t c = 0; c < counts_; ++c)
+      for (std::size_t k = 0; k < rents_.size(); ++k) earned_[c] += rents_[k] * used(c, static_cast<int>(k));
+  }
+
+  [[nodiscard]] double way_between(int from, int to, int layer) const {
+    const auto kind = problem_.kind_before(layer);
+    double way = problem_.transfer(from, to)[kind].round_trip;
+    if (at(problem_.class_subcluster, from) == at(problem_.class_subcluster, to))
+      way = std::min(way, problem_.near_transfer(from, to)[kind].round_trip);
+    return way;
+  }
+
+  [[nodiscard]] bool tired(function_ref<bool()> go_on) const { return looked_at_ > most_looks || !go_on(); }
+
+  // The least that a microbatch takes from a layer on to the end and back, with stages of at most seconds / M each on the devices
+  // that are left: by layer, devices used before it, and class of the stage before. Returns false where that takes too long.
+  [[nodiscard]] bool find_ways_left(double seconds, function_ref<bool()> go_on) {
+    left_.assign((layers_ + 1) * counts_, infinity);
+    std::fill(left_.end() - static_cast<std::ptrdiff_t>(counts_), left_.end(), 0.0);
+    const double longest = seconds / microbatches_, all = earned_.back();
+    for (std::size_t layer = layers_; layer-- > 0;) {
+      if (tired(go_on)) return false;
+      for (std::size_t c = 0; c < counts_; ++c) {
+        if (work_[layer] > earned_[c] * longest || work_[layers_] - work_[layer] > (all - earned_[c]) * longest) continue;
+        double least = infinity;
+        for (const int p : open_) {
+          const auto& placed = at(problem_.placements, p);
+          if (used(c, placed.subcluster) + placed.devices > at(problem_.devices, placed.subcluster)) continue;
+          const auto next = c + as_size(placed.devices) * at(stride_, placed.subcluster);
+          const int first = static_cast<int>(layer);
+          for (int last = first + 1; last <= problem_.layers; ++last) {
+            const double t = table_.time(p, first, last) * safely;
+            if (t > longest && table_.additive()) break;
+            ++looked_at_;
+            if (t > longest) continue;
+            least = std::min(least, t + left_[as_size(last) * counts_ + next]);
+          }
+        }
+        left_[layer * counts_ + c] = least;
+      }
+    }
+    return true;
+  }
+
+  // Whether a pipeline may end within so long; none if that takes too long to tell.
+  [[nodiscard]] std::optional<bool> within(double seconds, function_ref<bool()> go_on) {
+    before_.assign((layers_ + 1) * counts_ * classes_, infinity);
+    for (std::size_t layer = 0; layer < layers_; ++layer) {
+      if (tired(go_on)) return std::nullopt;
+      if (layer == 0) {
+        extend(seconds, 0, 0, -1, 0);
+        continue;
+      }
+      for (std::size_t c = 0; c < counts_; ++c)
+        for (std::size_t last = 0; last < classes_; ++last)
+          if (const double way = before_[index(layer, c, last)]; way < infinity)
+            extend(seconds, layer, c, static_cast<int>(last), way);
+    }
+    return std::any_of(before_.end() - static_cast<std::ptrdiff_t>(counts_ * classes_), before_.end(),
+                       [](double way) { return way < infinity; });
+  }
+
+  // All stages that may follow others, whose way there and back takes `before`.
+  void extend(double seconds, std::size_t layer, std::size_t count, int behind, double before) {
+    const int first = static_cast<int>(layer);
+    const double m = microbatches_;
+    for (const int p : open_) {
+      const auto& placed = at(problem_.placements, p);
+      if (used(count, placed.subcluster) + placed.devices > at(problem_.devices, placed.subcluster)) continue;
+      const auto next = count + as_size(placed.devices) * at(stride_, placed.subcluster);
+      const double begin = before + (behind < 0 ? 0 : way_between(behind, placed.transfer_class, first) * safely);
+      const double longest = (seconds - begin) / m, idle = earned_.back() - earned_[next];
+      if (!(longest > 0)) continue;
+      for (int last = first + 1; last <= problem_.layers; ++last) {
+        const double t = table_.time(p, first, last) * safely;
+        if (t > longest && table_.additive()) break;
+        ++looked_at_;
+        const double behind_it = left_[as_size(last) * counts_ + next], there = begin + t;
+        auto& known = before_[index(as_size(last), next, as_size(placed.transfer_class))];
+        if (t > longest || there >= known || there + behind_it > seconds) continue;
+        if (work_[layers_] - work_[as_size(last)] > idle * (seconds - there) / m * (1 + tolerance::sums)) continue;
+        const double in_flight = std::max(1.0, std::ceil(m * (t + behind_it) / (seconds - begin) * safely));
+        if (table_.memory(p, first, last).at(std::min(in_flight, m)) > placed.room + 16) continue;
+        if (!updates_.empty() && !ends_in_time(p, first, last, seconds, begin, t)) continue;
+        known = there;
+      }
+    }
+  }
+
+  // A stage that is not the first does not wait for what the first adds up.
+  [[nodiscard]] bool ends_in_time(int p, int first, int last, double seconds, double begin, double t) {
+    auto& update = updates_[(as_size(p) * (layers_ + 1) + as_size(first)) * (layers_ + 1) + as_size(last)];
+    if (update == unknown)
+      update = static_cast<float>(std::max(0.0, costs_.update({first, last}, at(problem_.placements, p).where)) * (1 - 1e-6));
+    return begin * forward_share_ + microbatches_ * t + double{update} <= seconds + (first > 0 ? shared_ : 0);
+  }
+
+  const interop_problem& problem_;
+  const stage_prices& table_;
+  any_cost_model costs_;
+  double forward_share_, shared_;
+  std::size_t layers_, classes_, counts_ = 0;
+  int microbatches_ = 1;
+  std::vector<std::size_t> stride_;            // by subcluster, of numbers of devices used
+  std::vector<int> used_, open_;               // [number][subcluster]; placements
+  std::vector<double> rents_, work_, earned_;  // by subcluster; of the layers before; by number
+  std::vector<float> updates_;                 // [placement][first][last]; empty: none take any time
+  std::vector<double> left_, before_;          // [layer][number]; [layer][number][class of the last stage]
+  std::int64_t looked_at_ = 0;
+};
+
+}  // namespace hetsched::detail
