@@ -205,8 +205,8 @@ TEST_CASE("the fake of NCCL refuses two ranks on one device") {
   nccl_id id;
   REQUIRE(world.unique_id(id) == 0);
   fake_nccl_world::end *a = nullptr, *b = nullptr;
-  CHECK(world.connect(a, 2, id, 0) == 7);
-  CHECK(world.connect(b, 2, id, 1) == 7);
+  CHECK(world.connect(a, 2, id, 0, {}) == 7);
+  CHECK(world.connect(b, 2, id, 1, {}) == 7);
   int state = 0;
   CHECK(world.state(b, state) == 0);
   CHECK(state == 5);
