@@ -12,7 +12,7 @@ COMMANDS = "through-the-commands"
 
 # Which lines of which page are like which costs: basis, stack, what they are, page, lines
 CASES = [
-    ("datasheets", "hetsched", "iterations on one H100", COMMANDS,
+    ("datasheets", "hetsched", "iterations on one H100 or H200", COMMANDS,
      ["All of these in bf16 without `--stack`", "All of these under autocast without `--stack`"]),
     ("datasheets", "hetsched", "iterations of plans of HARP and HexiScale", COMMANDS,
      ["HARP Table 2, eight plans, all recomputed (hetsched)", "HexiScale Table 3, 16 and 32 A800 (hetsched)",
@@ -23,11 +23,13 @@ CASES = [
       "Megatron-LM on A100, Korthikanti Table 5, 8 and 512 GPUs (`megatron`)"]),
     ("datasheets", "megatron", "iterations on 16 A100, H20 and Ascend A2", COMMANDS,
      ["HetAuto Table 1, 16 A100, H20 and Ascend A2, all recomputed (`megatron`)"]),
-    ("datasheets", "fsdp", "iterations on one H100", COMMANDS,
+    ("datasheets", "fsdp", "iterations on one H100 or H200", COMMANDS,
      ["All of these in bf16 as `fsdp`"]),
-    ("datasheets", "ddp", "iterations on one H100", COMMANDS,
-     [f"H100-SXM5-80GB: iterations of {model} under autocast (`ddp`), {day}"
-      for model, day in (("GPT-2", "2026-11-27"), ("GPT-2", "2026-11-28"), ("Llama", "2026-11-28"))]),
+    ("datasheets", "ddp", "iterations on one H100 or H200", COMMANDS,
+     [f"{device}: iterations of {model} under autocast (`ddp`), {day}"
+      for device, model, day in (("H100-SXM5-80GB", "GPT-2", "2026-11-27"), ("H100-SXM5-80GB", "GPT-2", "2026-11-28"),
+                                 ("H100-SXM5-80GB", "Llama", "2026-11-28"), ("H200-SXM", "GPT-2", "2026-11-28"),
+                                 ("H200-SXM", "Llama", "2026-11-28"))]),
     ("datasheets", "llm-foundry of 2023", "iterations on 8 to 512 A100 and H100", COMMANDS,
      [f"MPT on {device}, 8 to 512 GPUs (llm-foundry's stack)" for device in ("H100-SXM5-80GB", "A100-SXM4-80GB", "A100-SXM4-40GB")]),
     ("datasheets", "inference", "products and attention on one H100", COMMANDS,

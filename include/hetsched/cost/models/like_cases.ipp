@@ -15,13 +15,13 @@ HETSCHED_INLINE std::span<const like_cases> known_cases() {
   // From docs/accuracy/, by bench/validation/like_cases.py.
   static constexpr like_cases all[] = {
       // clang-format off
-      {cost_basis::datasheets, "hetsched", "iterations on one H100", 68, -0.1952, 0.1981, "through-the-commands"},
+      {cost_basis::datasheets, "hetsched", "iterations on one H100 or H200", 115, -0.2125, 0.2154, "through-the-commands"},
       {cost_basis::datasheets, "hetsched", "iterations of plans of HARP and HexiScale", 19, -0.0376, 0.0904, "through-the-commands"},
       {cost_basis::datasheets, "hetsched", "layers on seven unlike GPUs", 1050, -0.2590, 0.2990, "sailor-layers-in-training-on-seven-gpus"},
       {cost_basis::datasheets, "megatron", "iterations on 8 to 2,240 A100", 9, -0.0676, 0.0676, "through-the-commands"},
       {cost_basis::datasheets, "megatron", "iterations on 16 A100, H20 and Ascend A2", 3, -0.0290, 0.0460, "through-the-commands"},
-      {cost_basis::datasheets, "fsdp", "iterations on one H100", 39, 0.0090, 0.0550, "through-the-commands"},
-      {cost_basis::datasheets, "ddp", "iterations on one H100", 29, -0.0783, 0.0793, "through-the-commands"},
+      {cost_basis::datasheets, "fsdp", "iterations on one H100 or H200", 66, -0.0300, 0.0760, "through-the-commands"},
+      {cost_basis::datasheets, "ddp", "iterations on one H100 or H200", 49, -0.0872, 0.0882, "through-the-commands"},
       {cost_basis::datasheets, "llm-foundry of 2023", "iterations on 8 to 512 A100 and H100", 172, -0.0354, 0.0563, "through-the-commands"},
       {cost_basis::datasheets, "inference", "products and attention on one H100", 267, 0.0093, 0.1017, "through-the-commands"},
       {cost_basis::calibrated, "", "products on seven GPUs", 16824, -0.0110, 0.0780, "calibrated-on-twenty-products"},
