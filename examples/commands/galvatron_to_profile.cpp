@@ -2,6 +2,7 @@
 // galvatron-to-profile: turns the times that Galvatron's profiler writes (computation_profiling_*.json) into a profile.json of
 // replicas.
 #include <charconv>
+#include <iostream>
 #include <map>
 #include <optional>
 #include <set>
@@ -71,6 +72,8 @@ struct key_parts {
     if (!ms.block || !ms.other)
       throw input_error(path + ": /layertype_" + (ms.block ? "other" : "0") + "_bsz" + std::to_string(batch) + "_seq" +
                         std::to_string(sequence) + " is missing");
+  if (!lengths.empty())
+    std::cerr << path << ": times of samples of " << lengths << " tokens are left out, the model's have " << sequence << '\n';
   return found;
 }
 

@@ -75,6 +75,8 @@ struct tensor_cores {
   }
 
  private:
+  // Before compute capability 8.0 there is nothing of that, and launches do without (see `launch`).
+#if __CUDA_ARCH__ >= 800
   __device__ static std::uint32_t pair(float low, float high) {
     std::uint32_t both;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -100,6 +102,15 @@ struct tensor_cores {
                  : "+f"(c[0][2 * n]), "+f"(c[0][2 * n + 1]), "+f"(c[1][2 * n]), "+f"(c[1][2 * n + 1])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
+#else
+  __device__ static std::uint32_t pair(float, float) { return 0; }
+  __device__ static void load(std::uint32_t (&x)[4], const bf16*) { x[0] = x[1] = x[2] = x[3] = 0; }
+  __device__ static void load_transposed(std::uint32_t (&x)[4], const bf16* row) { load(x, row); }
+  template <int Columns>
+  __device__ static void add_product(float (&)[rows][Columns], int, const std::uint32_t (&)[4], std::uint32_t, std::uint32_t) {
+    __trap();
+  }
+#endif
 };
 
 /// Of floats: half a warp has a few rows.
@@ -391,26 +402,31 @@ __global__ void __launch_bounds__(Cores::threads)
   }
 }
 
+// False if the kernel was compiled for a GPU that its cores are not there on.
 template <class Cores, class... Arguments>
-void launch(cudaStream_t stream, void (*kernel)(attention_shape, Arguments...), const attention_shape& s, int heads, int samples,
+bool launch(cudaStream_t stream, void (*kernel)(attention_shape, Arguments...), const attention_shape& s, int heads, int samples,
             std::type_identity_t<Arguments>... a) {
   constexpr int bytes = shared<Cores>::bytes;
+  if constexpr (std::is_same_v<typename Cores::real, bf16>) {
+    cudaFuncAttributes compiled{};
+    if (cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess && compiled.ptxVersion < 80) return false;
+  }
   if (bytes > 48 * 1024) (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   const dim3 blocks(static_cast<unsigned>((s.sequence + Cores::own - 1) / Cores::own), static_cast<unsigned>(heads),
                     static_cast<unsigned>(samples));
   kernel<<<blocks, Cores::threads, bytes, stream>>>(s, a...);
+  return true;
 }
 
-/// Calls work(cores) with those for the heads' width; false if there are none.
+/// work(cores) of those for the heads' width; false if there are none.
 template <class Real, class Work>
 bool with_cores(int size, const Work& work) {
   const auto with = [&]<int Size>() {
     if (size != Size) return false;
     if constexpr (std::is_same_v<Real, bf16>)
-      work(tensor_cores<Size>{});
+      return work(tensor_cores<Size>{});
     else
-      work(plain_cores<Size>{});
-    return true;
+      return work(plain_cores<Size>{});
   };
   return with.template operator()<16>() || with.template operator()<32>() || with.template operator()<64>() ||
          with.template operator()<128>();
@@ -423,7 +439,7 @@ bool instead(cudaStream_t stream, int n, const attention_forward&, const attenti
              float* logs) {
   return with_cores<Real>(s.size, [&](auto cores) {
     using C = decltype(cores);
-    launch<C>(stream, forward<C>, s, s.heads, n / s.heads / s.sequence, qkv, mixed, logs);
+    return launch<C>(stream, forward<C>, s, s.heads, n / s.heads / s.sequence, qkv, mixed, logs);
   });
 }
 template <class Real>
@@ -431,7 +447,7 @@ bool instead(cudaStream_t stream, int n, const attention_queries_backward&, cons
              const Real* mixed, const Real* dmixed, const float* logs, float* along, Real* dqkv) {
   return with_cores<Real>(s.size, [&](auto cores) {
     using C = decltype(cores);
-    launch<C>(stream, queries_backward<C>, s, s.heads, n / s.heads / s.sequence, qkv, mixed, dmixed, logs, along, dqkv);
+    return launch<C>(stream, queries_backward<C>, s, s.heads, n / s.heads / s.sequence, qkv, mixed, dmixed, logs, along, dqkv);
   });
 }
 template <class Real>
@@ -439,7 +455,7 @@ bool instead(cudaStream_t stream, int n, const attention_keys_backward&, const a
              const Real* dmixed, const float* logs, const float* along, Real* dqkv) {
   return with_cores<Real>(s.size, [&](auto cores) {
     using C = decltype(cores);
-    launch<C>(stream, keys_backward<C>, s, s.kv_heads, n / s.kv_heads / s.sequence, qkv, dmixed, logs, along, dqkv);
+    return launch<C>(stream, keys_backward<C>, s, s.kv_heads, n / s.kv_heads / s.sequence, qkv, dmixed, logs, along, dqkv);
   });
 }
 

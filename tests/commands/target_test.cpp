@@ -178,7 +178,7 @@ TEST_CASE("hetsched-plan --for: what there is no plan for, and what does not go 
     CHECK(r.status == 2);
     CHECK(r.errors.find(why) != std::string::npos);
   };
-  refused("--for megatron --objective throughput --sends blocking", "--");
+  refused("--objective throughput --sends blocking", "--sends: is for training");
   refused("--sends sometimes", "--sends");
   refused("--for megatorn", "did you mean \"megatron\"");
   refused("--for megatron --planner parallel_pipelines", "planner parallel_pipelines makes several");

@@ -142,7 +142,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
   const costs_by_size costs = [&](int size) { return source.costs(hardware, size); };
   const auto judged = evaluate(
       hardware, costs, p, {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = epsilon});
-  if (!judged) return std::nullopt;
+  if (!judged) throw input_error("--sends: " + judged.why_not().reason);
   return iteration_under(*judged, static_cast<send_mode>(mode));
 }
 

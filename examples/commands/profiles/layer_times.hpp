@@ -89,7 +89,9 @@ inline void add_conversion_options(CLI::App& app, profile_conversion& given, con
     return r.device + " with tensor degree " + std::to_string(r.tensor) + " at microbatch size " +
            std::to_string(r.microbatch_size);
   };
+  std::map<std::string, int> others;
   for (const auto& t : times) {
+    if (!device_of.contains(t.gpu)) ++others[t.gpu];
     if (!device_of.contains(t.gpu) || (given.microbatch_size > 0 && t.microbatch_size != given.microbatch_size)) continue;
     auto& entry = rows[{device_of[t.gpu], t.tensor, t.microbatch_size}];
     entry.device = device_of[t.gpu];
@@ -109,6 +111,9 @@ inline void add_conversion_options(CLI::App& app, profile_conversion& given, con
   for (const auto& [gpu, device] : device_of)
     if (std::none_of(rows.begin(), rows.end(), [&, name = device](const auto& r) { return r.second.device == name; }))
       std::cerr << "--gpu: nothing in " << files << " was measured on " << gpu << ": " << device << " has no row\n";
+
+  for (const auto& [gpu, count] : others)
+    std::cerr << files << ": " << count << " rows of " << gpu << " are left out: no --gpu names it\n";
 
   replica_profile result;
   for (const auto& l : model.chain.layers) result.layers.push_back({l.name, l.boundary_bytes});

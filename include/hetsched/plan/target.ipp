@@ -95,6 +95,12 @@ class gap_finder {
         add("plan", std::to_string(count) + " pipelines", "1");
       else if (auto unlike = unlike_pipelines(plan_))
         found_.push_back(*std::move(unlike));
+      else if (const auto most = target_.most.data; most < INT_MAX)
+        for (const auto& s : plan_.pipelines.front().stages)
+          if (const auto all = static_cast<std::int64_t>(count) * s.degrees.data; all > most) {
+            add("plan", "a data degree of " + std::to_string(all) + " over all pipelines", "at most " + std::to_string(most));
+            break;
+          }
     }
     for (std::size_t l = 0; l < count; ++l) {
       check(l);

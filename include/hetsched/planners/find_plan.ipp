@@ -88,6 +88,14 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
 
 namespace detail {
 
+/// Whether that is a planner to compare with, whose refusals prove nothing.
+[[nodiscard]] inline bool is_baseline(const planner_entry& planner) {
+  const auto names = [&](std::span<const planner_entry> table) {
+    return std::any_of(table.begin(), table.end(), [&](const auto& entry) { return entry.name == planner.name; });
+  };
+  return names(planners_and_baselines()) && !names(planners());
+}
+
 [[nodiscard]] inline const planner_entry& default_planner(const plan_request& request) {
   const auto table = planners();
   const bool one = request.target && !request.target->several_pipelines;
@@ -286,7 +294,8 @@ class plan_finder {
     const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
       return planned(hardware, costs, own, choice, how, soon);
     };
-    auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, request_.setting, how, make)
+    auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, request_.setting, how, make,
+                                                 !is_baseline(planner_))
                                  : make(hardware_, costs_, problem);
     if (const auto& t = request_.target; t && !t->several_pipelines && t->equal_pipelines && !request_.mixed_stages &&
                                          planner_.name == default_planner(request_).name)
@@ -307,7 +316,6 @@ class plan_finder {
   }
 
   // The better of a plan of one pipeline and of the best one of several that are cut alike, which a size is asked for once.
-  // Bounds speak of one pipeline, as the evidence says.
   [[nodiscard]] outcome<plan> with_equal_pipelines(outcome<plan> found, planning_problem problem, const evaluate_options& how) {
     if (problem.objective != plan_objective::iteration || !copied_.insert(problem.microbatch_size).second) return found;
     problem.beat = std::min(problem.beat, best_before_);
@@ -322,15 +330,21 @@ class plan_finder {
         other = under_schedule(hardware, costs, *std::move(other), how);
       return other;
     };
-    auto other = within_target(hardware_, costs_, *request_.target, problem, request_.setting, how, make);
+    auto other = within_target(hardware_, costs_, *request_.target, problem, request_.setting, how, make, false);
     if (!other || (found && !(objective_of(*other) < objective_of(*found)))) return found;
+    // What work takes on all devices bounds copies, too; of one pipeline more may be known.
+    search_evidence evidence = other->evidence.value_or(search_evidence{});
     if (found && found->evidence) {
-      auto evidence = *found->evidence;
-      evidence.objective_value = objective_of(*other);
-      evidence.objective_bound = std::min(evidence.objective_bound, objective_of(*other));
-      evidence.complete = false;
-      other->evidence = std::move(evidence);
+      evidence.work = found->evidence->work;
+      evidence.objective_bound = std::min(evidence.objective_bound, found->evidence->objective_bound);
+      evidence.stopped = found->evidence->stopped;
     }
+    evidence.objective_value = objective_of(*other);
+    evidence.objective_bound = std::min(evidence.objective_bound, evidence.objective_value);
+    evidence.complete = false;
+    evidence.sum_bound = 0;
+    evidence.space = "one pipeline, or copies of one";
+    other->evidence = std::move(evidence);
     return other;
   }
 
@@ -511,7 +525,10 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   auto found = detail::plan_finder(hardware, costs, own, planner).run();
   if (!found && found.why_not().why == refusal::kind::stopped && request.wait_for_first)
     found = detail::plan_finder(hardware, costs, own, planner).first_of_all();
-  if (found && found->evidence) found->evidence->space += ", that " + own.target->name + " runs";
+  if (found && found->evidence) {
+    auto& space = found->evidence->space;
+    space += (space.empty() ? "plans that " : ", that ") + own.target->name + " runs";
+  }
   if (found || found.why_not().why != refusal::kind::infeasible) return found;
   // How much the target's rules cost may be what a user wants to know.
   auto any = request;

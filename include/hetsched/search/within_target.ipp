@@ -224,12 +224,15 @@ class device_sets {
 struct searched_choices {
   std::optional<refusal> why = {};  ///< that says most: of a search that was stopped, else of the choice that saves most memory
 
+  bool refusals_prove = true;
+
   void note(double bound, bool complete) { seen_.push_back({bound, complete}); }
 
   void note(const target_choice& choice, const refusal& refused) {
     const auto saved = savings(choice);
     const bool all_seen = refused.why == refusal::kind::infeasible;
     if (!all_seen) note(0, false);
+    if (all_seen && !refusals_prove) note(choice.least_s, false);
     if (why && (why->why != refusal::kind::infeasible || (all_seen && saved <= most_saved_))) return;
     why = refused;
     most_saved_ = saved;
@@ -247,13 +250,12 @@ struct searched_choices {
     told.work.emplace_back("choices", choices);
   }
 
- private:
   struct one_choice {
     double bound = 0;
     bool complete = false;
   };
-  std::vector<one_choice> seen_;
-  std::vector<int> most_saved_;
+  std::vector<one_choice> seen_ = {};
+  std::vector<int> most_saved_ = {};
 };
 
 }  // namespace detail
@@ -370,8 +372,8 @@ HETSCHED_INLINE std::vector<target_choice> choices(const cluster& hardware, cons
 
 HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const plan_target& t,
                                             planning_problem problem, const plan_setting& setting,
-                                            const evaluate_options& options, const target_planner& make) {
-  detail::searched_choices searched;
+                                            const evaluate_options& options, const target_planner& make, bool proves) {
+  detail::searched_choices searched{.refusals_prove = proves};
   std::optional<plan> best;
   auto all = choices(hardware, costs_for(problem.microbatch_size), t, problem.microbatches, find_precision(setting.precision));
   const bool by_time = problem.objective == plan_objective::iteration;

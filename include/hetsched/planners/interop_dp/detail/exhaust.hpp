@@ -62,8 +62,9 @@ class plan_enumeration {
                             GoOn& go_on) {
     if (first == problem_.layers) {
       if (use_all_ && used_ != problem_.devices) return true;
-      constexpr int as_long_as = 100;  // stages that are looked at
-      left_to_look_ -= as_long_as;
+      // Judging takes as long as looking at so many stages, and longer where a schedule is long.
+      const auto actions = static_cast<std::int64_t>(stages.size()) * microbatches_;
+      left_to_look_ -= actions > 20'000 ? actions / 20 : 100;
       least_ = std::min(least_, bound * (1 - tolerance::rounding));
       visit(stages);
       return go_on();
