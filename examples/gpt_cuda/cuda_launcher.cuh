@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
+#include <type_traits>
 
 #include <cublas_v2.h>
 
@@ -98,12 +100,18 @@ struct launcher<hetsched::cuda_runtime> {
       detail::run_teams<<<blocks(n, threads / detail::warp::lanes), threads, 0, q.stream()>>>(n, body, passed(a)...);
     q.own()->require(cudaPeekAtLastError(), "cudaLaunchKernel");
   }
+  template <class Body>
+  static constexpr bool is_attention =
+      std::is_same_v<Body, attention_forward> || std::is_same_v<Body, attention_queries_backward> ||
+      std::is_same_v<Body, attention_keys_backward>;
   template <class... Arguments>
   static bool instead(cudaStream_t stream, int n, const Arguments&... a) {
-    if constexpr (requires { flash::instead(stream, n, a...); })
+    if constexpr (requires { flash::instead(stream, n, a...); }) {
       return flash::instead(stream, n, a...);
-    else
+    } else {
+      static_assert(!is_attention<std::tuple_element_t<0, std::tuple<Arguments...>>>, "flash.cuh has another signature");
       return false;
+    }
   }
   static void multiply(const queue& q, const product_call& p) { detail::cublas::of_thread(q.device()).multiply(q.stream(), p); }
 };

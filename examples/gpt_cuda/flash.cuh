@@ -432,11 +432,17 @@ bool with_cores(int size, const Work& work) {
          with.template operator()<128>();
 }
 
+/// Whether n rows of so many heads are those of whole samples.
+inline bool are_whole(int n, int heads, const attention_shape& s) {
+  return s.heads % s.kv_heads == 0 && n % (heads * s.sequence) == 0;
+}
+
 // What a launcher may do instead of a team for each row: true if it has been done.
 
 template <class Real>
 bool instead(cudaStream_t stream, int n, const attention_forward&, const attention_shape& s, const Real* qkv, Real* mixed,
              float* logs) {
+  if (!are_whole(n, s.heads, s)) return false;
   return with_cores<Real>(s.size, [&](auto cores) {
     using C = decltype(cores);
     return launch<C>(stream, forward<C>, s, s.heads, n / s.heads / s.sequence, qkv, mixed, logs);
@@ -445,6 +451,7 @@ bool instead(cudaStream_t stream, int n, const attention_forward&, const attenti
 template <class Real>
 bool instead(cudaStream_t stream, int n, const attention_queries_backward&, const attention_shape& s, const Real* qkv,
              const Real* mixed, const Real* dmixed, const float* logs, float* along, Real* dqkv) {
+  if (!are_whole(n, s.heads, s)) return false;
   return with_cores<Real>(s.size, [&](auto cores) {
     using C = decltype(cores);
     return launch<C>(stream, queries_backward<C>, s, s.heads, n / s.heads / s.sequence, qkv, mixed, dmixed, logs, along, dqkv);
@@ -453,6 +460,7 @@ bool instead(cudaStream_t stream, int n, const attention_queries_backward&, cons
 template <class Real>
 bool instead(cudaStream_t stream, int n, const attention_keys_backward&, const attention_shape& s, const Real* qkv,
              const Real* dmixed, const float* logs, const float* along, Real* dqkv) {
+  if (!are_whole(n, s.kv_heads, s)) return false;
   return with_cores<Real>(s.size, [&](auto cores) {
     using C = decltype(cores);
     return launch<C>(stream, keys_backward<C>, s, s.kv_heads, n / s.kv_heads / s.sequence, qkv, dmixed, logs, along, dqkv);

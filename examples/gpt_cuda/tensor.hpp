@@ -3,10 +3,12 @@
 
 #include <array>
 #include <cstddef>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/error.hpp>
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/cuda/tensor.hpp>
@@ -22,7 +24,12 @@ class matrix {
  public:
   matrix() = default;
   matrix(std::size_t rows, std::size_t columns, const hetsched::cuda_queue<Api>& q)
-      : shape_{rows, columns}, memory_(q, rows * columns * sizeof(Real)) {}
+      : shape_{rows, columns}, memory_(q, rows * columns * sizeof(Real)) {
+    // Kernels count numbers by int, and go some beyond.
+    if (columns > 0 && rows > ((std::size_t{1} << 31) - (std::size_t{1} << 21)) / columns)
+      throw hetsched::input_error("a tensor of " + std::to_string(rows) + " x " + std::to_string(columns) +
+                                  " numbers: expected fewer than 2^31");
+  }
   matrix(const hetsched::tensor_shape& shape, const hetsched::cuda_queue<Api>& q) : matrix(shape.at(0), shape.at(1), q) {}
 
   [[nodiscard]] const std::array<std::size_t, 2>& shape() const { return shape_; }

@@ -548,6 +548,45 @@ TEST_CASE("[threads] pairs of ranks with links of their own have communicators o
                        communication_error);
 }
 
+TEST_CASE("[threads] later plans use the communicator that has both ranks, and none is made in its place") {
+  constexpr int ranks = 4;
+  cuda_check::machine machine({.seed = 22, .devices = ranks});
+  fake_nccl_world world(machine, {});
+  fake_devices devices(cuda_check::api{&machine});
+  run_on_threads(connect_nccl(devices, world, ranks, {}), [&](nccl_ranks& end) {
+    const int r = end.rank();
+    static_cast<void>(devices.api().set_device(r));
+    const auto q = devices.make_queue(r, "tensors");
+    const std::vector<std::vector<std::pair<int, int>>> plans{{{0, 1}, {1, 2}, {2, 3}}, {{0, 2}, {1, 3}, {0, 3}}};
+    std::map<std::pair<int, int>, int> channels;
+    for (const auto& pairs : plans)
+      for (const auto& [from, to] : pairs)
+        if (r == from || r == to) channels[{from, to}] = end.open({.from = from, .to = to});
+    for (const auto& pairs : plans) {
+      communication_plan plan;
+      for (const auto& pair : pairs)
+        if (channels.contains(pair)) plan.push_back({{channels.at(pair), r == pair.first, {}, 8}});
+      end.set_plan(plan);
+      std::vector<fake_tensor> tensors;
+      const auto ops = std::make_unique<nccl_ranks::operation[]>(pairs.size());
+      tensors.reserve(pairs.size());
+      for (const auto& pair : pairs) {
+        if (!channels.contains(pair)) continue;
+        tensors.push_back(tensor_traits<fake_tensor>::make({1, 1}, q));
+        tensor_traits<fake_tensor>::zero(tensors.back(), q);
+        auto& op = ops[tensors.size() - 1];
+        const int channel = channels.at(pair);
+        r == pair.first ? end.post_send(channel, {}, tensors.back(), op) : end.post_receive(channel, {}, tensors.back(), op);
+      }
+      q.finish();
+    }
+    end.close();
+  });
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(world.alive() == 0);
+  CHECK(world.made().size() == 1);
+}
+
 TEST_CASE("pairs of ranks are connected in as few rounds as there can be, and each once") {
   random_source random(3);
   const auto rounds_of = [](const std::vector<detail::nccl_pair>& pairs) {

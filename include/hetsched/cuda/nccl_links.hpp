@@ -143,7 +143,18 @@ class nccl_links {
     std::vector<nccl_pair> new_pairs;
     for (const auto& p : pairs)
       if (known_.insert(p).second) new_pairs.push_back(p);
-    auto added = connected_sets(new_pairs, [&](int a, int b) { return link_of(a, b); });
+    // Pairs that a known communicator has both ranks of go over that.
+    std::vector<nccl_clique> used;
+    std::vector<nccl_pair> apart;
+    for (const auto& p : new_pairs)
+      if (const auto* set = set_of(p))
+        used.push_back(*set);
+      else
+        apart.push_back(p);
+    std::sort(used.begin(), used.end());
+    used.erase(std::unique(used.begin(), used.end()), used.end());
+    auto added = connected_sets(apart, [&](int a, int b) { return link_of(a, b); });
+    sets_.insert(sets_.end(), added.begin(), added.end());
     for (const auto& g : groups)
       if (nccl_clique c{g, true, {}}; known_groups_.insert(g).second) added.push_back(std::move(c));
     (void)sort_in_rounds(added);
@@ -156,11 +167,11 @@ class nccl_links {
         mine.push_back(static_cast<double>(std::uint32_t{id[k]} | std::uint32_t{id[k + 1]} << 8 | std::uint32_t{id[k + 2]} << 16 |
                                            std::uint32_t{id[k + 3]} << 24));
     }
-    if (added.empty()) return;
-    const auto all = gather(mine);
+    if (added.empty() && used.empty()) return;
+    const auto all = added.empty() ? std::vector<std::vector<double>>{} : gather(mine);
     const auto current = queue_.make_current();
     std::vector<std::size_t> next(all.size(), 0);
-    std::vector<nccl_clique> own;
+    std::vector<nccl_clique> own = std::move(used);
     for (const auto& c : added) {
       nccl_id id{};
       const auto first = as_size(c.ranks.front());
@@ -182,12 +193,11 @@ class nccl_links {
     for (const auto& [a, b] : new_pairs) {
       if (a != rank() && b != rank()) continue;
       const int peer = a == rank() ? b : a;
-      const auto with = std::find_if(own.begin(), own.end(), [&, a = a, b = b](const nccl_clique& c) {
-        return !c.calls && c.link == link_of(a, b) && std::binary_search(c.ranks.begin(), c.ranks.end(), peer);
-      });
+      const auto* with = set_of({a, b});
       peer_sets_.insert_or_assign(peer, *with);
       peers[*with].push_back(peer);
     }
+    std::erase_if(own, [&](const nccl_clique& c) { return !c.calls && !peers.contains(c); });
     if (!own.empty()) use(own, peers, until);
   }
 
@@ -252,6 +262,7 @@ class nccl_links {
     for (const auto& [who, c] : made_) settle(who, "ncclCommFinalize", deadline_in(options_.deadline_s), options_.deadline_s);
     known_.clear();
     known_groups_.clear();
+    sets_.clear();
     peer_sets_.clear();
     // Whatever comes of it, none is destroyed twice.
     while (!made_.empty()) {
@@ -288,7 +299,11 @@ class nccl_links {
         edge{.from = peer, .to = rank()}, no_microbatch, action{});
   }
   [[nodiscard]] nccl_error error_of(const std::string& call, const nccl_clique& with, int code) const {
-    const auto found = made_.find(with);
+    auto found = made_.find(with);
+    if (found == made_.end() && !with.calls && with.ranks.size() == 2) {  // a pair, which a set joins
+      const auto set = peer_sets_.find(with.ranks[0] == rank() ? with.ranks[1] : with.ranks[0]);
+      if (set != peer_sets_.end()) found = made_.find(set->second);
+    }
     const std::string more = api_.last_error(found == made_.end() ? handle{} : found->second);
     return nccl_error(call, with.ranks.empty() ? "rank " + std::to_string(rank()) : text_of(with), code,
                       std::string(api_.error_text(code)) + (more.empty() ? "" : ": " + more));
@@ -308,6 +323,13 @@ class nccl_links {
     }
   }
   [[nodiscard]] nccl_clique pair_with(int peer) const { return {{std::min(rank(), peer), std::max(rank(), peer)}, false, {}}; }
+  /// The set that joins both; none if none does. Complexity: O(ranks of all sets).
+  [[nodiscard]] const nccl_clique* set_of(const nccl_pair& p) const {
+    const auto has = [](const nccl_clique& c, int r) { return std::binary_search(c.ranks.begin(), c.ranks.end(), r); };
+    for (const auto& c : sets_)
+      if (has(c, p.first) && has(c, p.second) && c.link == link_of(p.first, p.second)) return &c;
+    return nullptr;
+  }
   [[nodiscard]] nccl_link link_of(int a, int b) const {
     return options_.link ? options_.link(a, b)
                          : nccl_link{.network = {}, .least_channels = 0, .most_channels = options_.channels};
@@ -332,9 +354,8 @@ class nccl_links {
     queue_.own()->require(queue_.api().set_zero(at, memory.bytes(), queue_.stream()), "cudaMemsetAsync");
     for (const auto& c : own) {
       if (c.calls) {
-        call(c, "ncclAllReduce", [&](const NcclApi& api, handle with, typename Api::stream s) {
-          return api.all_reduce(at, at, 1, nccl_type::f64, with, s);
-        });
+        require(api_.all_reduce(at, at, 1, nccl_type::f64, made_.at(c), queue_.stream()), "ncclAllReduce", c);
+        settle(c, "ncclAllReduce", until, options_.connect_s);
         continue;
       }
       const auto& list = peers.at(c);
@@ -360,6 +381,7 @@ class nccl_links {
   nccl_options options_;
   std::map<nccl_clique, handle> made_;
   std::map<int, nccl_clique> peer_sets_;     ///< by rank that this one transfers with
+  std::vector<nccl_clique> sets_;            ///< that transfer, of all ranks
   std::set<nccl_pair> known_;                ///< of all ranks
   std::set<std::vector<int>> known_groups_;  ///< of all ranks
 };

@@ -78,7 +78,10 @@ class gradient_exchange {
   using runs = detail::tensor_runs<Tensor>;
   static constexpr bool adds_whole = detail::adds_whole<Tensor, Queue>;
   static constexpr bool ordered = ordered_plane<Communicator>;
-  static constexpr bool may_join = ordered && requires(const Communicator& c, const std::vector<int>& ranks) { c.joins(ranks); };
+  static constexpr bool may_join =
+      ordered && calling_plane<Communicator> && requires(const Communicator& c, const std::vector<int>& ranks) {
+    c.joins(ranks);
+  };
   using axis = typename detail::axis_of<Tensor, Communicator>::type;
 
  public:
@@ -103,7 +106,7 @@ class gradient_exchange {
                              .room = std::move(options.room),
                              .waves = std::move(options.waves)};
     if constexpr (may_join) {
-      cut.joint_elements = options.joint_bytes == 0 ? 0 : elements_of(options.joint_bytes);
+      cut.joint_elements = options.joint_bytes == 0 || frees_buffers_ ? 0 : elements_of(options.joint_bytes);
       cut.joins = [this](const std::vector<int>& ranks) { return comm_.joins(ranks); };
     }
     auto plan = detail::plan_exchange(parameters, comm_.ranks(), comm_.rank(), cut);
@@ -153,7 +156,6 @@ class gradient_exchange {
   void begin_joint() {
     if constexpr (may_join) {
       if (joint_.empty() || std::exchange(has_joined_, true)) return;
-      if (frees_buffers_) make_rooms();
       for (const auto& [number, with] : joint_) {
         auto& p = parts_[number];
         auto& room = rooms_.at(p.plan.elements);
@@ -170,7 +172,6 @@ class gradient_exchange {
         p.finished = true;
       }
       queue_.wait(side_.record());
-      if (frees_buffers_) rooms_.clear();
       comm_.end_calls();
     }
   }
