@@ -271,7 +271,7 @@ TEST_CASE("operators are timed on this machine, for hetsched-calibrate") {
            {"--operators asked.csv --strict --out-operators none.csv", "line 5: column op"},
            {"--operators asked.csv --out-profile none.csv", "--out-profile goes without --operators and --out-operators"},
            {"--out-operators none.csv --ranks 2", "--ranks goes without --operators and --out-operators"},
-           {"--operators empty.csv", "expected operators, found none"},
+           {"--operators empty.csv", "empty.csv: has a heading alone, expected rows under it"},
            {"--operators missing.csv", "missing.csv: cannot be opened"}}) {
     CAPTURE(options);
     const auto refused = w.run(std::string("hetsched-profile ") + options);

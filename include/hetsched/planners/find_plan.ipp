@@ -88,6 +88,20 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
 
 namespace detail {
 
+/// What an iteration takes at the least, whatever pipelines a target's choices have: what the work of all layers is worth.
+[[nodiscard]] inline double least_iteration_within(const cluster& hardware, const costs_by_size& costs,
+                                                   const plan_request& request) {
+  double least_s = infinity;
+  for (const int size : microbatch_sizes(request.global_batch)) {
+    if (request.microbatch_size > 0 && size != request.microbatch_size) continue;
+    if (request.lacks && !request.lacks(size).empty()) continue;
+    for (const auto& choice :
+         choices(hardware, costs(size), *request.target, request.global_batch / size, find_precision(request.setting.precision)))
+      least_s = std::min(least_s, choice.least_s);
+  }
+  return least_s < infinity ? least_s : 0;
+}
+
 /// Whether that is a planner to compare with, whose refusals prove nothing.
 [[nodiscard]] inline bool is_baseline(const planner_entry& planner) {
   const auto names = [&](std::span<const planner_entry> table) {
@@ -525,6 +539,12 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   auto found = detail::plan_finder(hardware, costs, own, planner).run();
   if (!found && found.why_not().why == refusal::kind::stopped && request.wait_for_first)
     found = detail::plan_finder(hardware, costs, own, planner).first_of_all();
+  if (found && found->evidence && found->pipelines.size() > 1 && !own.target->several_pipelines) {
+    // Copies are searched by a heuristic, and refusals of searches for one pipeline say nothing of them.
+    auto& e = *found->evidence;
+    e.objective_bound = std::min(e.objective_bound, detail::least_iteration_within(hardware, costs, own));
+    e.complete = false;
+  }
   if (found && found->evidence) {
     auto& space = found->evidence->space;
     space += (space.empty() ? "plans that " : ", that ") + own.target->name + " runs";
