@@ -71,7 +71,7 @@ struct copy_numbers {
   GPT_KERNEL void operator()(int i, const float* x, float* y) const { y[i] = x[i]; }
 };
 
-/// `y` gets a bias and another tensor, null if there is none.
+/// Adds a bias to `y`, and another tensor where it is not null.
 struct add_bias {
   template <class Real>
   GPT_KERNEL void operator()(int i, int columns, const float* bias, const float* more, Real* y) const {

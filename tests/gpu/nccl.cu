@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -183,18 +184,26 @@ void on_ranks(int ranks, void (*part)(const rank_of&)) {
     _exit(rows::failed > 0);
   }
 }
-/// A connected rank with room for what it sends and receives.
+void require_cuda(cudaError_t code, const char* call) {
+  if (code != cudaSuccess) throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(code));
+}
+/// A connected rank with room for what it sends, numbers that are its own plus one, and receives.
 struct connected_rank {
   ncclComm_t comm{};
   cudaStream_t stream{};
+  std::size_t numbers = 0;
   float *mine = nullptr, *other = nullptr;
 
   connected_rank(const rank_of& r, std::size_t bytes, const hetsched::nccl_link& link) {
-    cudaSetDevice(0);
-    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    cudaMalloc(&mine, bytes), cudaMalloc(&other, bytes);
-    cudaMemset(mine, 0, bytes);
-    cudaDeviceSynchronize();
+    numbers = bytes / sizeof(float);
+    require_cuda(cudaSetDevice(0), "cudaSetDevice");
+    require_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+    require_cuda(cudaMalloc(&mine, bytes), "cudaMalloc");
+    require_cuda(cudaMalloc(&other, bytes), "cudaMalloc");
+    const std::vector<float> own(numbers, static_cast<float>(r.rank + 1));
+    require_cuda(cudaMemcpy(mine, own.data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
+    require_cuda(cudaMemset(other, 0, bytes), "cudaMemset");
+    require_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     require(nccl::connect(comm, r.ranks, r.id, r.rank, link), "ncclCommInitRankConfig");
     settle(comm, "ncclCommInitRankConfig");
   }
@@ -207,14 +216,21 @@ struct connected_rank {
   }
   void send(int peer, std::size_t bytes) { require(nccl::send(mine, bytes, peer, comm, stream), "ncclSend"); }
   void receive(int peer, std::size_t bytes) { require(nccl::receive(other, bytes, peer, comm, stream), "ncclRecv"); }
+  /// Whether the first `bytes` at a place are that number, all of them.
+  bool holds(const float* place, std::size_t bytes, float number) const {
+    std::vector<float> there(bytes / sizeof(float));
+    require_cuda(cudaMemcpy(there.data(), place, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    return std::all_of(there.begin(), there.end(), [&](float x) { return x == number; });
+  }
+  void synchronize() const { require_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize"); }
   /// Seconds of each, behind one that connects.
   template <class Body>
   double timed(int times, Body&& body) {
     body();
-    cudaStreamSynchronize(stream);
+    synchronize();
     const auto begin = clock_type::now();
     for (int i = 0; i < times; ++i) body();
-    cudaStreamSynchronize(stream);
+    synchronize();
     return seconds_since(begin) / times;
   }
   void end() {
@@ -239,7 +255,7 @@ void channels(const rank_of& r) {
   };
   const double each_s = own.timed(10, exchange);
   const auto name = Most == 0 ? std::string("NCCL's channels") : std::to_string(Most) + " channels at most";
-  r.tell("2 ranks, " + name, true,
+  r.tell("2 ranks, " + name, own.holds(own.other, bytes, static_cast<float>(2 - r.rank)),
          number("%.2f s to connect, ", connected_s) + number("%.0f MiB more for transfers, ", used_mib() - before) +
              number("64 MiB both ways in %.3f ms", 1e3 * each_s));
   own.end();
@@ -250,7 +266,9 @@ void relay(const rank_of& r) {
   constexpr std::size_t bytes = std::size_t{16} << 20;
   connected_rank own(r, bytes, {.network = {}, .least_channels = 0, .most_channels = 4});
   double each_s[2] = {};
-  for (const bool together : {false, true})
+  for (const bool together : {false, true}) {
+    require_cuda(cudaMemset(own.other, 0, bytes), "cudaMemset");
+    require_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     each_s[together] = own.timed(20, [&] {
       const auto receives = [&] { own.receive(0, bytes); };
       const auto sends = [&] { own.send(2, bytes); };
@@ -261,7 +279,9 @@ void relay(const rank_of& r) {
       own.group(receives);
       own.group(sends);
     });
-  r.tell("3 ranks, 16 MiB from one and 16 MiB to another", true,
+  }
+  const bool came = r.rank == 0 || own.holds(own.other, bytes, static_cast<float>(r.rank));
+  r.tell("3 ranks, 16 MiB from one and 16 MiB to another", came,
          number("%.3f ms one after the other, ", 1e3 * each_s[0]) + number("%.3f ms in one group", 1e3 * each_s[1]));
   own.end();
 }
@@ -284,8 +304,11 @@ void buckets(const rank_of& r) {
         own.receive(1 - r.rank, small);
       });
   });
-  r.tell("2 ranks, sums of 256 MiB", true,
-         number("%.1f ms in buckets of 64 MiB, ", 1e3 * joint_s) + number("%.1f ms as terms of 4 MiB", 1e3 * ordered_s));
+  // Of 1 and 2; each of the other 11 sums in this place doubles it.
+  const bool summed = own.holds(own.mine, large, 3 * 2048) && own.holds(own.other, small, 3 * 2048);
+  r.tell("2 ranks, sums of 256 MiB", summed,
+         number("%.1f ms in buckets of 64 MiB, ", 1e3 * joint_s) +
+             number("%.1f ms as terms of 4 MiB, without additions", 1e3 * ordered_s));
   own.end();
 }
 

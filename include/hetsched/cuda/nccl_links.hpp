@@ -27,7 +27,7 @@
 namespace hetsched {
 
 struct nccl_options {
-  double deadline_s = 30;  ///< how long a transfer that a device has come to may take
+  double deadline_s = 30;  ///< for a transfer that its device has reached
   double connect_s = 120;  ///< how long agreeing on a plan and connecting for it may take
   /// Channels at most of what connects ranks that transfer to each other, where `link` is empty; each is a multiprocessor's
   /// while a transfer lasts, and some MiB of memory for each pair. 0: NCCL's choice, up to 32.

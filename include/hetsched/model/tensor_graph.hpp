@@ -57,10 +57,11 @@ struct tensor_graph {
 };
 
 /// Checks that a graph makes sense, as one is that the functions below made.
-/// Throws: input_error, naming the node, unless there is a node; inputs come before their readers, and leaves have none; shapes
-/// have sizes of at least 1 and at most 62 dimensions; loops have sizes of at least 1 and are followed by dimensions that there
-/// are, in every input if there are any; what launches has sizes of at least 1 and finite amounts; segments are numbered from 0
-/// and nodes read their own, but for borders, which are their only input again. Complexity: O(nodes + edges) times dimensions.
+/// Throws: input_error that names the node, for a graph without nodes; an input that does not come before its reader, or that a
+/// leaf has; shapes with sizes below 1 or more than 62 dimensions; loops with sizes below 1, or followed by a dimension that is
+/// not there, also in an input; launches with sizes below 1 or amounts that are not finite; segments that are not numbered from
+/// 0, and nodes that read another segment, but for borders, which have one input alone.
+/// Complexity: O((nodes + edges) * dimensions).
 void validate(const tensor_graph& graph);
 
 /// Whether a node is read rather than computed.

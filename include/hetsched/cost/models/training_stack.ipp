@@ -26,7 +26,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
   static const std::vector<training_stack> all = [] {
     constexpr double several_precisions = 3;  // of the logits
     // PyTorch 2.11 beside one H100, bench/validation/torch_iterations.py: models whose samples are few take 20 to 30 us a kernel
-    // of those counted here, whatever the device; a host's frequency and the program around it matter.
+    // of those counted here, and half as much again beside one H200: the host's frequency and the program around it matter.
     constexpr double eager_launch_s = 20e-6;
     constexpr double fused_adamw =
         0.7;  // PyTorch's on H100: 0.68 to 0.76 in fp32 of models without biases from a billion parameters on

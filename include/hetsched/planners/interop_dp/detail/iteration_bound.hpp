@@ -73,11 +73,10 @@ class iteration_bound {
   /// Whether anything can be said: layers of too many kinds in too long a chain are left alone.
   [[nodiscard]] bool usable() const { return usable_ && !open_.empty(); }
 
-  /// Seconds that no iteration of so many microbatches is below. Nothing
-  /// below `known`, a bound already, is looked at; the search ends where the bound is within `gap` of `reached`, an iteration
-  /// that is known, or at `enough`, after `most_programs` linear programs, or where go_on() is false.
-  /// Requires: reached < infinity.
-  /// Complexity: a program takes some ten or hundred passes over placements and lengths of stages.
+  /// A lower bound, in seconds, on iterations of that many microbatches; at least `known`, a bound already. The search ends where
+  /// the bound is within `gap` of `reached`, an iteration that is known, or at `enough`, after `most_programs` linear programs,
+  /// or where go_on() is false. Requires: reached < infinity. Complexity: a program takes some ten or hundred passes over
+  /// placements and lengths of stages.
   [[nodiscard]] double bound(int microbatches, double known, double reached, double gap, std::int64_t most_programs,
                              function_ref<bool()> go_on, double enough = infinity) {
     if (!usable() || !(reached < infinity)) return known;

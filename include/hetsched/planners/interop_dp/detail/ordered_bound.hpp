@@ -57,8 +57,8 @@ class ordered_bound {
   /// Whether there are few enough states.
   [[nodiscard]] bool usable() const { return counts_ > 0 && !open_.empty(); }
 
-  /// Seconds that no iteration of so many microbatches is below, `known` at the least; the search ends within `gap` of `reached`,
-  /// an iteration that is known, or at `enough`, when it has looked at too many stages, or where go_on() is false.
+  /// A lower bound, in seconds, on iterations of that many microbatches; at least `known`. The search ends within `gap` of
+  /// `reached`, an iteration that is known, or at `enough`, when it has looked at too many stages, or where go_on() is false.
   /// Complexity: O(states * placements * layers of a stage) for each of up to ten times; most states cannot be reached.
   [[nodiscard]] double bound(int microbatches, double known, double reached, double gap, double enough,
                              function_ref<bool()> go_on) {
