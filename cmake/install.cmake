@@ -48,6 +48,9 @@ function(install_component name)
   endif()
   install(EXPORT hetsched${suffix}-targets NAMESPACE hetsched:: DESTINATION "${package_dir}")
 
+  # Where the compiler looks by itself, it must not be told to: -isystem /usr/include hides <stdlib.h> from <cstdlib>.
+  list(REMOVE_ITEM component_INCLUDES /usr/include ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
+
   # pkg-config
   set(cflags "-I\${includedir}")
   foreach(folder IN LISTS component_INCLUDES)
