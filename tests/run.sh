@@ -3,7 +3,8 @@
 # Installs what is missing, builds, and runs the tests of the named lanes, or every test: usage run.sh [LANE...]
 #   release  the commands and what the docs print; test files of which sanitizers run a share, in full, optimised where that pays
 #   package  compiles the tree as its users do: headers, programs and benchmarks alone, consumers, code in the docs
-#   debug    every test file but those of commands, with contracts, AddressSanitizer and UndefinedBehaviorSanitizer
+#   debug    every test file but those of commands, with contracts, AddressSanitizer and UndefinedBehaviorSanitizer (but for what
+#            the latter asks of each pointer: that doubles the code; null is found all the same, and the lane fuzz has it)
 #   tsan     ThreadSanitizer, tests with threads
 #   fuzz     readers of files, with libFuzzer
 #   torch    what is exported, by PyTorch, Megatron-LM's core, torchtitan and DeepSpeed themselves, and component torch; only if named: it downloads some gigabytes from the Python registry
@@ -132,8 +133,15 @@ fi
 # So are the HIP parts.
 hip=()
 if [[ -e ${ROCM_PATH:-/opt/rocm}/include/hip/hip_runtime_api.h || -e /usr/include/hip/hip_runtime_api.h ]]; then hip=(-DHETSCHED_HIP=ON); fi
-runs release && lane release "${cuda[@]}" "${hip[@]}" -DHETSCHED_TESTS=optimised -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_CBC=ON -DHETSCHED_ONNX=ON -DHETSCHED_MPI=ON
-runs package && lane package "${cuda[@]}" "${hip[@]}" -DHETSCHED_MPI=ON
+# Of both, the library is built once.
+if runs release; then
+  kinds=optimised
+  if runs package; then kinds=release; fi
+  lane release "${cuda[@]}" "${hip[@]}" -DHETSCHED_TESTS="$kinds" -DHETSCHED_BUILD_BENCH="$(runs package && echo ON || echo OFF)" \
+    -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_CBC=ON -DHETSCHED_ONNX=ON -DHETSCHED_MPI=ON
+elif runs package; then
+  lane package "${cuda[@]}" "${hip[@]}" -DHETSCHED_MPI=ON
+fi
 gxx=$CXX
 if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi
 # Without debug information, which is a tenth of the time: reports name functions, and lines if the preset is built as it is.

@@ -3,7 +3,7 @@
 # Makes a folder of at most 64 MiB that runs all that needs a GPU on a bare x86-64 machine with a driver (no compiler, no network): usage
 # bundle.sh FOLDER [--no-commands]. There: FOLDER/run.sh. Needs here: the CUDA toolkit with cuBLAS and NCCL; for hetsched-train and
 # hetsched-profile, which --no-commands leaves out, CMake, Gloo, Eigen, and what else hetsched's commands need; no GPU.
-# ARCHITECTURES: "80 90", whose programs newer GPUs run, too.
+# ARCHITECTURES: "80 90", whose programs newer GPUs run, too. OPTIMISATION: of what runs on the host, -O2.
 set -euo pipefail
 [[ $# == 1 || ($# == 2 && ${2:-} == --no-commands) ]] || { echo "usage: bundle.sh FOLDER [--no-commands]" >&2; exit 2; }
 commands=(hetsched-train hetsched-profile)
@@ -18,7 +18,7 @@ architectures=${ARCHITECTURES:-80 90}
 codes=()
 for a in $architectures; do codes+=(-gencode "arch=compute_$a,code=sm_$a") newest=$a; done
 codes+=(-gencode "arch=compute_$newest,code=compute_$newest")
-build=(nvcc -std=c++20 -O2 -fmad=false "${codes[@]}" -I "$source/include" -I "$source/examples" -Xlinker -s
+build=(nvcc -std=c++20 "${OPTIMISATION:--O2}" -fmad=false "${codes[@]}" -I "$source/include" -I "$source/examples" -Xlinker -s
   -Xcompiler -static-libstdc++,-static-libgcc)
 programs=(
   "$source/examples/cuda/own_layers.cu -o $folder/bin/own_layers"

@@ -55,8 +55,10 @@ component_compiled() {
   build_and_run compiled_app
   build_and_run compiled_io_app
 }
-# In few units and without debug information, as all of the library is compiled.
+# All of the library is compiled: in few units, without debug information, and by clang where there is one, which is faster.
 compiled_add_subdirectory() {
+  local clang
+  clang=$(bash "$source/tests/find_clang.sh") && local cxx=$clang
   configure -DHETSCHED_TREE="$source" -DHETSCHED_BUILD_COMPILED=ON -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DCMAKE_UNITY_BUILD=ON
   build_and_run compiled_app
 }
@@ -133,14 +135,14 @@ component_nccl() {
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;nccl"
   build_and_run nccl_app
 }
-# A trainer in one .cu file: trains where there is a GPU, else ends with one clear error.
+# A trainer in one .cu file: trains where there is a GPU, else ends with one clear error. The bundle for GPUs has it optimised.
 cuda_source() {
   local compiler text status=0
   compiler=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "skipped: no nvcc"; exit 77; }
   install
   find "$work/prefix" -name hetsched-cuda-targets.cmake | grep -q . || { echo "skipped: built without CUDA"; exit 77; }
   SECONDS=0
-  "$compiler" -std=c++20 -O2 -Werror all-warnings -I "$work/prefix/include" "$source/examples/cuda/own_layers.cu" -o "$work/own_layers"
+  "$compiler" -std=c++20 -O0 -Werror all-warnings -I "$work/prefix/include" "$source/examples/cuda/own_layers.cu" -o "$work/own_layers"
   echo "compiled in $SECONDS s"
   text=$("$work/own_layers") || status=$?
   echo "$text"

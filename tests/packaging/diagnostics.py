@@ -53,7 +53,6 @@ def program(missing):
     if missing == "context":
         layer = layer.replace("context&", "int&")
     return (
-        "#include <vector>\n#include <hetsched/runtime/layer/layer.hpp>\n"
         f"struct tensor {{ {members(TENSOR)} }};\nstruct layer {{ {layer} }};\n"
         "int main() { hetsched::detail::require_layer<layer, tensor>(); return 0; }\n"
     )
@@ -62,7 +61,6 @@ def program(missing):
 def trainer(tensor, layer):
     """A training, as in the documentation."""
     return (
-        "#include <array>\n#include <list>\n#include <span>\n#include <vector>\n#include <hetsched/hetsched.hpp>\n#include <hetsched/runtime.hpp>\n"
         f"struct tensor {{ {tensor} }};\nstruct layer {{ {layer} }};\n"
         "using channels = hetsched::thread_communicator<tensor>;\n"
         "int main() {\n"
@@ -78,22 +76,38 @@ def trainer(tensor, layer):
     )
 
 
+INCLUDES = """
+#include <array>
+#include <list>
+#include <span>
+#include <string>
+#include <vector>
+#include <unsupported/Eigen/CXX11/Tensor>
+#include <hetsched/hetsched.hpp>
+#include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/partition.hpp>
+#include <hetsched/runtime.hpp>
+#include <hetsched/runtime/eigen.hpp>
+#include <hetsched/runtime/group/any_communicator.hpp>
+#include <hetsched/runtime/measure/profile_links.hpp>
+"""
+
+
 @functools.lru_cache(maxsize=None)
-def precompiled(compiler, flags, includes):
-    """Options by which a compiler has read the includes already: cases that share them differ by a few lines."""
-    header = Path(work) / f"{abs(hash((compiler, flags, includes)))}.hpp"
-    header.write_text(includes)
+def precompiled(compiler, flags):
+    """Options by which a compiler has read the includes already: cases differ by a few lines."""
+    header = Path(work) / f"{abs(hash(compiler))}.hpp"
+    header.write_text(INCLUDES)
     clang = "clang" in compiler
     output = f"{header}.pch" if clang else f"{header}.gch"
     subprocess.run([compiler, *flags, "-x", "c++-header", header, "-o", output], check=True)
     return ["-include-pch", output] if clang else ["-include", str(header)]
 
 
-def compile(include, compiler, text, options=()):
-    flags = ("-std=c++20", f"-I{include}", *options)
-    includes = "".join(line + "\n" for line in text.splitlines() if line.startswith("#include"))
+def compile(include, compiler, text):
+    flags = ("-std=c++20", f"-I{include}", "-isystem", eigen, "-DHETSCHED_COMPILED")
     with making[compiler]:
-        base = precompiled(compiler, flags, includes)
+        base = precompiled(compiler, flags)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "user.cpp"
         source.write_text(text)
@@ -163,10 +177,8 @@ def wrong_with_channel(include, compiler, case):
     channel = "\n".join(text for name, text in CHANNEL.items() if name != missing and not (missing == "operation" and "operation" in text))
     members = ["\n".join(of.values()) for of in (TENSOR, LAYER)]
     ran = compile(include, compiler,
-                  "#include <span>\n#include <string>\n#include <vector>\n#include <hetsched/hetsched.hpp>\n#include <hetsched/runtime.hpp>\n"
-                  "#include <hetsched/runtime/group/any_communicator.hpp>\n#include <hetsched/runtime/measure/profile_links.hpp>\n"
                   f"struct tensor {{ {members[0]} }};\nstruct layer {{ {members[1]} }};\nstruct channel {{ {channel} {instead} }};\n"
-                  f"void use() {{ {CHANNEL_USES[use]} }}\n", ["-DHETSCHED_COMPILED"])
+                  f"void use() {{ {CHANNEL_USES[use]} }}\n")
     errors = [line for line in ran.stderr.splitlines() if " error: " in line]
     if missing is None:
         return f"{compiler}: {use}, a communicator that lacks nothing is refused:\n{ran.stderr[:2000]}" if errors else None
@@ -198,10 +210,8 @@ PLANNING = {
 def wrong_in_planning(include, compiler, case):
     members, call, says = PLANNING[case]
     ran = compile(include, compiler,
-                  "#include <string>\n#include <vector>\n#include <hetsched/hetsched.hpp>\n#include <hetsched/planners/interop_dp.hpp>\n"
-                  "#include <hetsched/planners/partition.hpp>\n"
                   f"struct costs {{ {' '.join(members.values())} }};\n"
-                  f"void call(const hetsched::cluster& hardware) {{ (void)hardware; (void){call}; }}\n", ["-DHETSCHED_COMPILED"])
+                  f"void call(const hetsched::cluster& hardware) {{ (void)hardware; (void){call}; }}\n")
     errors = [line for line in ran.stderr.splitlines() if " error: " in line]
     if says is None:
         return f"{compiler}: costs that lack nothing are refused:\n{ran.stderr[:2000]}" if errors else None
@@ -212,10 +222,6 @@ def wrong_in_planning(include, compiler, case):
 
 # A trainer on Eigen's types. Column-major ones would be cut at the wrong places.
 EIGEN = """
-#include <unsupported/Eigen/CXX11/Tensor>
-#include <vector>
-#include <hetsched/runtime.hpp>
-#include <hetsched/runtime/eigen.hpp>
 using tensor = %s;
 struct layer {
   struct context {};
@@ -237,8 +243,8 @@ TAKEN = ["Eigen::Matrix<float, -1, -1, Eigen::RowMajor>", "Eigen::Tensor<double,
 REFUSED = ["Eigen::MatrixXf", "Eigen::Matrix<double, 2, 2, Eigen::RowMajor>", "Eigen::Tensor<float, 3>"]
 
 
-def wrong_with_eigen(include, eigen, compiler, tensor):
-    ran = compile(include, compiler, EIGEN % tensor, ["-isystem", eigen])
+def wrong_with_eigen(include, compiler, tensor):
+    ran = compile(include, compiler, EIGEN % tensor)
     if tensor in TAKEN:
         return f"{compiler}: {tensor} is refused:\n{ran.stderr}" if ran.returncode else None
     errors = [line for line in ran.stderr.splitlines() if "error: " in line]
@@ -252,7 +258,7 @@ cases = [(wrong_with, c, missing) for c in compilers for missing in [None, *SAYS
 cases += [(wrong_in_training, c, case) for c in compilers for case in [None, "const data", *ENDS]]
 cases += [(wrong_with_channel, c, case) for c in compilers for case in LACKING]
 cases += [(wrong_in_planning, c, case) for c in compilers for case in PLANNING]
-cases += [(wrong_with_eigen, eigen, c, tensor) for c in compilers for tensor in TAKEN + REFUSED]
+cases += [(wrong_with_eigen, c, tensor) for c in compilers for tensor in TAKEN + REFUSED]
 making = {c: threading.Lock() for c in compilers}
 with ThreadPoolExecutor(2) as pool, tempfile.TemporaryDirectory() as work:
     found = [text for text in pool.map(lambda case: case[0](include, *case[1:]), cases) if text]

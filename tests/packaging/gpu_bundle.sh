@@ -5,7 +5,7 @@ set -euo pipefail
 PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null || { echo "skipped: no nvcc"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-ARCHITECTURES=90 bash "$1/bundle.sh" "$work/bundle" --no-commands
+ARCHITECTURES=90 OPTIMISATION=-O0 bash "$1/bundle.sh" "$work/bundle" --no-commands
 status=0
 text=$(bash "$work/bundle/run.sh" "$work/results" 2>&1) || status=$?
 echo "$text"
