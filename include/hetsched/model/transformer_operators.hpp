@@ -252,9 +252,15 @@ class kernel_writer {
   layer_operators list_;
 };
 
+// make_chain's chain, where products in fp8 keep their inputs so, transposed alone, for the gradients of weights: all inputs of
+// attention's and dense MLPs' matrices, but attention keeps its output in 16 bits, too, beside what the projection reads. Experts
+// and latent attention keep theirs in 16 bits.
+[[nodiscard]] layer_chain with_inputs_in_fp8(layer_chain chain, const transformer& model, granularity cut);
+
 }  // namespace detail
 
-/// A transformer as an operator_model. Its chain is make_chain's, with_flash_attention where that is the style.
+/// A transformer as an operator_model. Its chain is make_chain's, with_flash_attention where that is the style; with products in
+/// fp8 less is kept for backward.
 /// Tensor-parallel devices share heads, inner width and vocabulary, rounded up, and all look up whole words, as in
 /// Megatron-LM. They do not share router, patches, what latent attention
 /// makes of a token before its heads, and BERT's transform, unless sequence_parallel says so. Experts get equally
@@ -265,6 +271,7 @@ class transformer_operators {
   explicit transformer_operators(transformer model, kernel_style style = {}, granularity cut = granularity::block)
       : model_(std::move(model)), style_(std::move(style)), cut_(cut), chain_(make_chain(model_, cut)) {
     if (style_.attention == attention_kernels::flash) chain_ = with_flash_attention(std::move(chain_));
+    if (style_.fp8_products) chain_ = detail::with_inputs_in_fp8(std::move(chain_), model_, cut_);
   }
 
   [[nodiscard]] const layer_chain& chain() const { return chain_; }

@@ -7,6 +7,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/transformer_operators.hpp>
 
 namespace hetsched::detail {
@@ -176,6 +177,20 @@ HETSCHED_INLINE void kernel_writer::scores_and_values(std::int64_t heads, std::i
   dropout(scores);
   product(heads, queries_, value, keys);
   list_.selective.assign(list_.forward.begin() + first, list_.forward.end());
+}
+
+HETSCHED_INLINE layer_chain with_inputs_in_fp8(layer_chain chain, const transformer& model, granularity cut) {
+  const transformer_sizes sizes(model);
+  if (chain.parameter_bytes != 2 || sizes.h % 16 != 0) return chain;
+  const int parts = cut == granularity::block ? 1 : 3;
+  for (int i = 1; i + 1 < chain.size(); ++i) {
+    const int place = (i - 1) % parts;
+    std::int64_t less = 0;  // bytes of a token: one in place of two
+    if (place == 0 && model.kv_rank == 0 && sizes.q % 16 == 0) less += sizes.h - sizes.q;
+    if (place == parts - 1 && !has_experts(model, (i - 1) / parts) && sizes.dense_f % 16 == 0) less += sizes.h + sizes.dense_f;
+    at(chain.layers, i).activation_bytes -= checked_mul(sizes.s, less);
+  }
+  return chain;
 }
 
 }  // namespace hetsched::detail

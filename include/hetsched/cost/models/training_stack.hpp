@@ -28,8 +28,8 @@ struct training_stack {
   bool autocast = false;  ///< torch.autocast: norms and what blocks add up are in fp32; weights of more than 2 bytes are rounded
                           ///< for each product
   /// Linear layers of blocks multiply in fp8, forward and backward, as Transformer Engine has them: what products read is rounded
-  /// first, attention, embedding, head and all else stay in 16 bits, as what is kept for backward counts, too. Where a device
-  /// does not multiply fp8, in 16 bits.
+  /// first and kept so for backward; attention, embedding, head and all else stay in 16 bits. Where a device does not multiply
+  /// fp8, in 16 bits.
   bool fp8_products = false;
   double host_launch_s = 0;     ///< the host needs this for each kernel
   double update_bandwidth = 1;  ///< share of the memory's bandwidth that the optimizer's step sustains
