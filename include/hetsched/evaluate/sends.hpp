@@ -17,6 +17,7 @@ namespace hetsched {
 /// How ranks send under a plan whose trainer sends so: asynchronously where there is nothing to send, where a rank has several
 /// virtual stages, whose transfers are posted ahead (Megatron-LM's overlap_p2p_comm), where a schedule of the plan's own lists
 /// its transfers, and under virtual_1f1b, which is made for transfers beside computing.
+/// Throws: input_error for no way to send.
 [[nodiscard]] send_mode sends_under(const plan& p, send_mode trainer);
 
 }  // namespace hetsched

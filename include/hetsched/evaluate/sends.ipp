@@ -19,9 +19,17 @@
 
 namespace hetsched {
 
+namespace detail {
+
+inline void require_way_to_send(send_mode sends) {
+  if (static_cast<std::size_t>(sends) >= send_modes.size()) throw input_error("there is no such way to send");
+}
+
+}  // namespace detail
+
 HETSCHED_INLINE double iteration_under(const evaluation& judged, send_mode sends) {
   detail::require_evaluated(judged.plan);
-  if (static_cast<std::size_t>(sends) >= send_modes.size()) throw input_error("there is no such way to send");
+  detail::require_way_to_send(sends);
   if (sends == send_mode::asynchronous) return judged.plan.predicted.iteration_s;
   auto played = judged.pipelines;
   detail::expect_size(played.size(), judged.plan.pipelines.size(), "pipelines that were played", "one for each of the plan's");
@@ -41,6 +49,7 @@ HETSCHED_INLINE double iteration_under(const evaluation& judged, send_mode sends
 }
 
 HETSCHED_INLINE send_mode sends_under(const plan& p, send_mode trainer) {
+  detail::require_way_to_send(trainer);
   bool sent = false;
   for (const auto& line : p.pipelines) {
     sent = sent || line.stages.size() > 1;
