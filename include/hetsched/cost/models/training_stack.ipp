@@ -84,8 +84,9 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     torchtitan.activations.selective_kept = 0.456;
     torchtitan.overheads.fragmentation = 0;
     torchtitan.fusion = elementwise_fusion::absorbed;
-    torchtitan.host_launch_s = 0;           // torch.compile's own code was not measured
-    torchtitan.sends = send_mode::grouped;  // torch/distributed/pipelining/schedules.py, Schedule1F1B: _batch_p2p, waited for
+    torchtitan.host_launch_s = 0;  // torch.compile's own code was not measured
+    // Orders from a table (pipeline_parallel_schedule_csv) post transfers ahead, so they are asynchronous; the class Schedule1F1B
+    // of torch/distributed/pipelining/schedules.py waits for them, grouped.
 
     // DeepSpeed, runtime/engine.py get_data_types: gradients have the model's type without "data_types": {"grad_accum_dtype"}.
     // Flat fp32 copies of parameters and gradients in the step, which the allocator keeps, were measured to take 20 bytes more
