@@ -212,9 +212,10 @@ class cost_source {
 
   /// What the trainer holds of each parameter: "megatron: 2 + 4 + 12 bytes a parameter for weights, gradients, optimizer".
   [[nodiscard]] std::string stack_bytes_text() const {
-    const auto& m = memory_in(stack_, precision(), model_->chain.parameter_bytes);
+    const auto m = memory_in(stack_, precision(), model_->chain.parameter_bytes);
     return std::to_string(m.weight_bytes) + " + " + std::to_string(m.gradient_bytes) + " + " + std::to_string(m.optimizer_bytes) +
-           " bytes a parameter: weights, gradients, optimizer";
+           " bytes a parameter: weights, gradients, optimizer" +
+           (m.fp8_bytes > 0 ? "; of blocks " + std::to_string(m.fp8_bytes) + " more, for products in fp8" : "");
   }
   [[nodiscard]] const std::string& stack_name() const { return stack_.name; }
 
