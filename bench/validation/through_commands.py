@@ -65,6 +65,11 @@ def iteration(device, gpus, model, samples, microbatches, zero, recompute, stack
     return told["iteration_s"], told["fits"]
 
 
+def seconds_of(told):
+    """An iteration as the stack sends."""
+    return told.get("iteration_with_sends_s", told["iteration_s"])
+
+
 def told_of(cluster, model, stages, microbatches, microbatch_size, setting, stack, schedule="1f1b"):
     """What the command says of a plan of one pipeline."""
     plan = {"format": "hetsched/plan", "version": 2, "planner": "by hand", "objective": "iteration",
@@ -156,23 +161,24 @@ group("All of these under autocast without `--stack`", by["autocast", "hetsched"
 shapes = {"125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16), "3b": (32, 2560, 20),
           "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56), "70b": (80, 8192, 64)}
 foundry = {"format": "hetsched/stack", "version": 1, "name": "llm-foundry of 2023", "like": "fsdp", "attention": "first", "autocast": True}
+eighths = dict(foundry, name="llm-foundry in fp8", products="fp8")
 readings = {"as `fsdp` is": "fsdp", "with FlashAttention-2": dict(foundry, attention="second"), "without autocast": dict(foundry, autocast=False)}
 by, refused = collections.defaultdict(list), collections.Counter()
 for r in rows("mpt_iterations.csv"):
-    if "fp8" in r["precision"]:
-        continue
     layers, hidden, heads = shapes[r["model"]]
     about = {"format": "hetsched/model", "version": 1, "blocks": layers, "tokens": int(r["sequence"]),
              "transformer": {"layers": layers, "hidden": hidden, "heads": heads, "vocab": 50368, "sequence": int(r["sequence"]), "dtype": "bf16",
                              "dropout": False, "biases": False, "norm": "layer_without_bias"}}
     zero = {"FULL_SHARD": 3, "SHARD_GRAD_OP": 2}.get(r["sharding"], 0)
-    for name, stack in {r["device"]: foundry, **readings}.items():
+    for name, stack in ({"fp8": eighths, "fp8 as bf16": foundry} if "fp8" in r["precision"] else {r["device"]: foundry, **readings}).items():
         seconds, fits = iteration(r["device"], int(r["gpus"]), dict(about), int(r["samples"]), int(r["microbatches"]), zero,
                                   "full" if r["recompute"] == "1" else "none", stack)
         by[name].append(seconds / float(r["iteration_s"]) - 1)
         refused[name] += not fits
 for device in ("H100-SXM5-80GB", "A100-SXM4-80GB", "A100-SXM4-40GB"):
     group(f"MPT on {device}, 8 to 512 GPUs (llm-foundry's stack)", by[device], 0.10, refused[device], 0.05)
+group("MPT in fp8 on 8 H100 (llm-foundry's stack with products in fp8)", by["fp8"], 0.10, refused["fp8"], 0.05)
+group("The same, priced in bf16", by["fp8 as bf16"], None, refused["fp8 as bf16"])
 for name in readings:
     group(f"MPT on all of these, {name}", by[name], None, refused[name])
 
@@ -196,7 +202,7 @@ for r in rows("megatron.csv"):
             for i in range(stages)]
     told = told_of(cluster, model, line, n["microbatches"], n["microbatch"] * n["data"],
                    {"granularity": "block", "sequence": 2048, "precision": "fp16", "attention": "standard"}, "megatron")
-    by[r["table"].split(" Table")[0]].append(told["iteration_s"] / float(r["iteration_s"]) - 1)
+    by[r["table"].split(" Table")[0]].append(seconds_of(told) / float(r["iteration_s"]) - 1)
 group("Megatron-LM on A100, SC'21 Tables 1 and 2, 32 to 2,240 GPUs (`megatron`)", by["SC21"], 0.10, bias=0.05)
 group("Megatron-LM on A100, Korthikanti Table 5, 8 and 512 GPUs (`megatron`)", by["Korthikanti"], 0.10, bias=0.05)
 
@@ -250,18 +256,24 @@ def homogeneous(nodes, gbit_per_s):
 
 llamas = {"7B": "hexiscale-setting1-model", "13B": "hexiscale-13b-model", "30B": "hexiscale-setting3-model"}
 unlike = [of_paper(f"hexiscale-setting{k}-cluster") for k in (1, 2, 3)]
+waiting = {how: put(f"{how}.json", {"format": "hetsched/stack", "version": 1, "name": "HexiScale's", "sends": how}) for how in ("grouped", "blocking")}
 by = collections.defaultdict(list)
 for kind, name, cluster, mfu in (("even", "7B", homogeneous(2, 5.6), 41.1), ("even", "7B", homogeneous(2, 80), 53.7),
                                  ("even", "13B", homogeneous(2, 5.6), 39.5), ("even", "13B", homogeneous(2, 80), 51.1),
                                  ("even", "30B", homogeneous(4, 5.6), 27.8), ("even", "30B", homogeneous(4, 80), 39.0),
                                  ("mixed", "7B", unlike[0], 31.2), ("mixed", "7B", unlike[1], 33.5), ("mixed", "13B", unlike[0], 27.2),
                                  ("mixed", "13B", unlike[1], 31.4), ("mixed", "30B", unlike[2], 27.5)):
-    told = json.loads(ask("--cluster", put("cluster.json", cluster), "--model", put("model.json", of_paper(llamas[name])), "--global-batch", "256",
-                          "--planner", "hexiscale", "--search", "published", "--warmup", "1f1b", "--granularity", "block", "--recompute", "full",
-                          "--use-all-devices", "--json", command="hetsched-plan"))
-    by[kind].append(mfu / (100 * told["plan"]["predicted"]["mfu"]) - 1)
-group("HexiScale Table 3, 16 and 32 A800 (hetsched)", by["even"], 0.10, bias=0.05)
-group("HexiScale Table 3, unlike GPUs on slow links (hetsched)", by["mixed"], 0.10, bias=0.05)
+    for sends in ("blocking", "grouped", None):
+        told = json.loads(ask("--cluster", put("cluster.json", cluster), "--model", put("model.json", of_paper(llamas[name])), "--global-batch", "256",
+                              "--planner", "hexiscale", "--search", "published", "--warmup", "1f1b", "--granularity", "block", "--recompute", "full",
+                              "--use-all-devices", "--json", *(["--stack", waiting[sends]] if sends else []), command="hetsched-plan"))
+        predicted = told["plan"]["predicted"]
+        beside = predicted["iteration_s"]
+        by[kind, sends].append(mfu / (100 * predicted["mfu"] * beside / told.get("iteration_with_sends_s", beside)) - 1)
+for kind, what in (("even", "16 and 32 A800"), ("mixed", "unlike GPUs on slow links")):
+    group(f"HexiScale Table 3, {what} (a stack that blocks)", by[kind, "blocking"], 0.10, bias=0.05)
+    group("The same, transfers between two computations together (`grouped`)", by[kind, "grouped"])
+    group(f"HexiScale Table 3, {what} (hetsched)", by[kind, None])
 
 # HetAuto, Table 1: tokens per second of a device
 subclusters = {s["name"]: s for exp in (1, 2, 3) for s in of_paper(f"hetauto-exp{exp}-cluster")["subclusters"]}
@@ -310,12 +322,12 @@ lines += ["",
           "* The H100's operators were measured for this page on 27 November 2026, on one H100 80GB HBM3 with PyTorch 2.11 (products and a token's attention in CUDA graphs, on random numbers). No constant was fitted to products or to a token's attention; attention of training on Hopper was fitted to these kernels, by generation (`flash_of`). Other shapes, measured the day after, are the line of attention that is not fitted.",
           "* Iterations on one GPU were measured with the same PyTorch, eager, by [bench/validation/torch_iterations.py](../../bench/validation/torch_iterations.py): AdamW (`fused`), `scaled_dot_product_attention`, PyTorch's loss in fp32. All in bf16 is the stack `{\"like\": \"ddp\", \"autocast\": false, \"bf16\": {\"weight_bytes\": 2, \"gradient_bytes\": 2, \"optimizer_bytes\": 4}}`. With the rows of 27 November in view `long_power` was chosen; with those of the H100 of the day after what the optimizer sustains of the memory's bandwidth (0.7) and what the host needs for each kernel (20 us, of rows of a single short sample, which no device explains); kernels were counted again, from PyTorch's code, where a profile of one of these models had shown others. Nothing was fitted to the H200's rows, which were measured last.",
           "* Rows marked fitted are a sample of those that constants were fitted to, by generation where attention is meant. With the constants fitted without the chip, all rows of linear layers are off by what stands on the pages of engines' linear layers in [bf16](engines-linear-layers-in-bf16.md) and [fp8](engines-linear-layers-in-fp8.md). `linear` in fp8 rounds its inputs first, `scaled_mm`, as on the H100, does not.",
-          "* llm-foundry's stack is `{\"like\": \"fsdp\", \"attention\": \"first\", \"autocast\": true}`: MPT's table was made in 2023 with FlashAttention's first version in Triton, which takes twice the second's time (Dao 2023), under `amp_bf16`. Rows in fp8 are left out, as training in fp8 is not priced.",
+          "* llm-foundry's stack is `{\"like\": \"fsdp\", \"attention\": \"first\", \"autocast\": true}`: MPT's table was made in 2023 with FlashAttention's first version in Triton, which takes twice the second's time (Dao 2023), under `amp_bf16`. Its rows in fp8, under `amp_fp8`, are that stack with `\"products\": \"fp8\"`, to which nothing was fitted: no other iterations in fp8 were measured.",
           "* That stack is a reading: no number in it was fitted to the runs, but `first` and `autocast` were taken from what is known of llm-foundry with this table in view, and so was `fsdp`'s margin of memory, which is none. The other readings stand beside it.",
           "* `ddp` and llm-foundry are priced by counting what autocast adds: norms and residual sums are in fp32, and weights that are not held in 16 bits are rounded for each product.",
           "* Megatron-LM's rows are those of one chunk in [its tables](megatron-lm-iterations.md), in fp16, recomputed in full unless the table says selectively. What that page does besides, rings as they were measured and one fitted efficiency, is not here: from datasheets alone Megatron-LM is predicted too fast.",
           "* HARP's MFU counts what is recomputed, as its base Alpa counts FLOPs (`compute_gpt_tflops`, 96 of 72 parts), so the command's MFU is taken by 4/3: a reading, chosen since all plans then fit in memory, of which 7 do not if nothing is recomputed, and with both in view. Not in the paper: models (here as for [what planning buys](../speed-ups.md)), microbatches (a sample for each rank of the widest data degree). V100e there are slowed A100.",
-          "* HexiScale's plans and batch (here 256) are not told: the plans are what `hetsched-plan --planner hexiscale --search published` finds, under full recomputation, which its MFU does not count. On nodes whose links are slow, its trainer waits for transfers, which pass behind computing here: no stack says that, and so that goal is missed.",
+          "* HexiScale's plans and batch (here 256) are not told: the plans are what `hetsched-plan --planner hexiscale --search published` finds, under full recomputation, which its MFU does not count. Its trainer waits for transfers, as the stack `{\"sends\": \"blocking\"}` says: one by one, or, as `grouped`, all between two computations together. On unlike GPUs all rows are too fast with transfers beside computing. One by one, settings 1 and 3 are 13 to 27 % too slow and setting 2 is 13 % too fast still; what else its trainer did, and by which plans, is not known, and nothing was fitted to these rows. That goal is missed.",
           f"* HetAuto does not say what is recomputed, nor the ffn (11008 here) and vocabulary (32000). With all recomputed, speeds are {ratios}: in the order that was measured. With nothing recomputed all three are too fast by a fifth to a third. With its row as [anchor](../files.md#clusterjson) each device is as fast as was measured, within 0.5 %, either way recomputed; that tells that anchors hold, not how far they carry, as no device has a second row.", "",
           "[All parts](../accuracy.md), and [how to read the pages](../accuracy.md#how-to-read-the-pages).", ""]
 text = "\n".join(lines)

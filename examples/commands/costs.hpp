@@ -26,6 +26,7 @@
 #include <hetsched/cost/models/training_stack.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/describe.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 #include <hetsched/io/json/stack_json.hpp>
@@ -169,7 +170,8 @@ class cost_source {
     const auto name = kind(hardware);
     if (name == "hexiscale") return "costs by HexiScale's formulas";
     if (name == "profile") return "measured costs of " + given_.profile;
-    std::string text = (name == "tile" ? "costs of the tile model" : "analytic costs") + ("; stack " + stack_.name);
+    std::string text = (name == "tile" ? "costs of the tile model" : "analytic costs") + ("; stack " + stack_.name) +
+                       (stack_.fp8_products ? ", products in fp8" : "");
     for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), precision_text(hardware)})
       text += (more.empty() ? "" : "; ") + more;
     return text;
@@ -210,11 +212,26 @@ class cost_source {
 
   /// What the trainer holds of each parameter: "megatron: 2 + 4 + 12 bytes a parameter for weights, gradients, optimizer".
   [[nodiscard]] std::string stack_bytes_text() const {
-    const auto& m = memory_in(stack_, precision(), model_->chain.parameter_bytes);
+    const auto m = memory_in(stack_, precision(), model_->chain.parameter_bytes);
     return std::to_string(m.weight_bytes) + " + " + std::to_string(m.gradient_bytes) + " + " + std::to_string(m.optimizer_bytes) +
-           " bytes a parameter: weights, gradients, optimizer";
+           " bytes a parameter: weights, gradients, optimizer" +
+           (m.fp8_bytes > 0 ? "; of blocks " + std::to_string(m.fp8_bytes) + " more, for products in fp8" : "");
   }
   [[nodiscard]] const std::string& stack_name() const { return stack_.name; }
+
+  /// How ranks send under a plan: as is asked for, or, if nothing is, as the stack does where it counts.
+  [[nodiscard]] hetsched::send_mode sends(const std::string& asked, const hetsched::plan& p) const {
+    using namespace hetsched;
+    if (asked.empty()) return sends_under(p, measured() || by_hexiscale() ? send_mode::asynchronous : stack_.sends);
+    return static_cast<send_mode>(std::find(send_modes.begin(), send_modes.end(), asked) - send_modes.begin());
+  }
+
+  /// A line for an iteration whose sends hold ranks up; nothing for none.
+  [[nodiscard]] static std::string held_up_text(hetsched::send_mode sends, std::optional<double> seconds) {
+    if (!seconds) return "";
+    return "\nwith " + std::string(hetsched::at(hetsched::send_modes, sends)) + " sends an iteration takes " +
+           hetsched::format_seconds(*seconds) + "\n";
+  }
 
   /// What the costs rest on: a profile, or datasheets, and which devices are calibrated; and how far off like cases were.
   [[nodiscard]] std::string basis_text(const hetsched::cluster& hardware, bool trained = true) const {
@@ -328,6 +345,13 @@ class cost_source {
     std::map<hetsched::precision, std::vector<std::string>> lacking;  // by what is used
     for (const auto& s : hardware.subclusters)
       if (const auto used = s.device.computes_in(precision()); used != precision()) lacking[used].push_back(s.name);
+    if (stack_.fp8_products && !by_hexiscale()) {
+      std::vector<std::string> wide;
+      for (const auto& s : hardware.subclusters)
+        if (!hetsched::multiplies_fp8(s.device) || !known_by_operators(s.device)) wide.push_back(s.name);
+      if (!wide.empty())
+        text = listed(wide) + (wide.size() == 1 ? " has" : " have") + " no fp8: products priced in 16 bits there";
+    }
     for (const auto& [used, names] : lacking)
       text += (text.empty() ? "" : ", ") + listed(names) + (names.size() == 1 ? " has no " : " have no ") +
               std::string(name_of(precision())) + ": priced in " + std::string(name_of(used)) + " there";

@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 3))
       ->excludes(all->get_option("--profile"));
   all->add_option("--sends", given.plan.sends,
-                  "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (asynchronous)")
+                  "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (the stack's)")
       ->check(CLI::IsMember({"asynchronous", "grouped", "blocking"}));
   for (const auto option : all->get_options())
     if (option->get_name() != "--cluster") device->excludes(option);

@@ -440,6 +440,16 @@ TEST_CASE("hetsched-predict --sends: ranks that wait for their transfers are slo
   CHECK(seconds[1] > seconds[0]);
   CHECK(seconds[2] >= seconds[1]);
   CHECK(w.run(predict + "--sends blocking").output.find("with blocking sends an iteration takes ") != std::string::npos);
+  // Without the option as the stack does.
+  w.put("stack.json", R"({"format": "hetsched/stack", "version": 1, "name": "waiting", "sends": "blocking"})");
+  const auto told = [&](const std::string& more) { return nlohmann::json::parse(w.run(predict + "--json " + more).output); };
+  const auto waiting = told("--stack stack.json");
+  CHECK(waiting["sends"] == "blocking");
+  CHECK(waiting["iteration_with_sends_s"] == seconds[2]);
+  CHECK(waiting["iteration_s"] == seconds[0]);
+  CHECK(told("--stack stack.json --sends grouped")["iteration_with_sends_s"] == seconds[1]);
+  CHECK(!told("--stack stack.json --sends asynchronous").contains("sends"));
+  CHECK(!told("").contains("sends"));
 }
 
 TEST_CASE("--cost hexiscale: plans by the formulas of HexiScale's paper, which predict prices again") {

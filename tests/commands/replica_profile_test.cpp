@@ -104,6 +104,15 @@ TEST_CASE("what lies beyond the measured sizes is used on request, and told; so 
   const auto refused = w.run(predict);
   CHECK(refused.status == 2);
   CHECK(holds(refused.errors, "(replicas were measured at 2, 4 samples; --extrapolate goes beyond)"));
+  // A stage that shards its state is no matter of sizes.
+  auto sharding = nlohmann::json::parse(w.get("plan.json"));
+  sharding["pipelines"][0]["stages"][0]["zero"] = 1;
+  w.put("plan.json", sharding.dump());
+  const auto sharded = w.run(predict + "--extrapolate");
+  CHECK(sharded.status == 2);
+  CHECK(holds(sharded.errors,
+              "plan.json: /pipelines/0/stages/0/zero: found 1, expected 0; the replicas of profile.json were "
+              "measured without ZeRO"));
 
   w.put("profile.json", profile_text({row(a100, 4, 1.5, gradients)}));
   const auto alone = w.run(plan_command + "--extrapolate --global-batch 8 --microbatch-size 1");

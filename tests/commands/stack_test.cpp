@@ -107,6 +107,34 @@ TEST_CASE("stacks by name, by file and in the cluster file: the option wins over
   CHECK(w.predicted("--cluster c3.json --plan p.json")["iteration_s"] == mine["iteration_s"]);
 }
 
+TEST_CASE("products in fp8: two bytes more for each parameter of blocks; by the tile model, in 16 bits where devices lack fp8") {
+  const place w;
+  w.put("p.json", plan_of(1));
+  w.put("fp8.json", R"({"format": "hetsched/stack", "version": 1, "name": "eighths", "products": "fp8"})");
+  const std::string with = " --plan p.json --model m.json --stack fp8.json";
+  const auto a100 = w.run("hetsched-predict --cluster c.json" + with);
+  CHECK(a100.errors.find("g has no fp8: products priced in 16 bits there") != std::string::npos);
+  CHECK(a100.output.find("stack eighths, products in fp8") != std::string::npos);
+  auto text = cluster("");
+  text.replace(text.find("A100-SXM4-80GB"), 14, "H100-SXM5-80GB");
+  w.put("h.json", text);
+  CHECK(w.run("hetsched-predict --cluster h.json" + with).errors.find("no fp8") == std::string::npos);
+  const auto plain = w.predicted("--cluster h.json --plan p.json"),
+             rounded = w.predicted("--cluster h.json --plan p.json --stack fp8.json");
+  CHECK(memory(rounded)["weights"].get<long>() - memory(plain)["weights"].get<long>() == 2 * 8 * (12 * 1024 + 13) * 1024);
+  CHECK(rounded["iteration_s"] < plain["iteration_s"]);
+  const auto analytic = w.run("hetsched-predict --cluster h.json --cost analytic" + with);
+  CHECK(analytic.status == 2);
+  CHECK(analytic.errors.find("stack eighths has products in fp8: only the tile formulas") != std::string::npos);
+  // A plan that was made so is predicted so.
+  const auto found = w.run(
+      "hetsched-plan --planner interop_dp --global-batch 64 --granularity block --cluster h.json --model m.json "
+      "--stack fp8.json --out q.json");
+  CHECK(found.output.find("; of blocks 2 more, for products in fp8") != std::string::npos);
+  const auto again = w.predicted("--cluster h.json --plan q.json");
+  CHECK(again["iteration_s"] == again["plan"]["iteration_s"]);
+}
+
 TEST_CASE("Llama 3.2 1B, whose ends share a matrix, fits one RTX 4090: 16 bytes a parameter, and no communicators") {
   const workplace w;
   w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "links": [],

@@ -8,6 +8,7 @@
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/period.hpp>
+#include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 #include <doctest/doctest.h>
@@ -816,4 +817,18 @@ TEST_CASE("sends that hold ranks up: two stages, forward 1 s, backward 2 s, a se
   CHECK(iteration_under(four, send_mode::asynchronous) == four.plan.predicted.iteration_s);
   CHECK(iteration_under(four, send_mode::grouped) > four.plan.predicted.iteration_s);
   CHECK(iteration_under(four, send_mode::blocking) > iteration_under(four, send_mode::grouped));
+
+  // A trainer's way of sending counts where there is something to send, and under schedules that leave it open.
+  auto p = four.plan;
+  CHECK(sends_under(p, send_mode::grouped) == send_mode::grouped);
+  CHECK(sends_under(judged(2, 1).plan, send_mode::grouped) == send_mode::asynchronous);
+  const auto own = order_of(p.pipelines[0], std::vector<double>(4, 100.0))->order;
+  p.pipelines[0].schedule.actions = own;
+  CHECK(sends_under(p, send_mode::blocking) == send_mode::blocking);
+  p.pipelines[0].schedule.actions = add_transfers(own);
+  CHECK(sends_under(p, send_mode::blocking) == send_mode::asynchronous);
+  for (const std::string ahead : {"virtual_1f1b", "interleaved_1f1b"}) {
+    p.pipelines[0].schedule = {.name = ahead};
+    CHECK(sends_under(p, send_mode::blocking) == send_mode::asynchronous);
+  }
 }

@@ -220,6 +220,11 @@ const std::vector<door> doors{
        const auto e = some_evaluation(r, hardware, some_costs(r));
        expect_time(iteration_under(e, static_cast<send_mode>(r.integer(0, one_in(r, 12) ? 4 : 2))));
      }},
+    {"sends_under",
+     [](random_source& r) {
+       const auto found = sends_under(some_plan(r), static_cast<send_mode>(r.integer(0, one_in(r, 12) ? 4 : 2)));
+       expect(found <= send_mode::blocking, "a way to send");
+     }},
     {"with_state_by_room",
      [](random_source& r) {
        const auto hardware = some_hardware(r);

@@ -288,6 +288,44 @@ TEST_CASE("autocast rounds what products read, and computes in fp32 between them
         traffic(of(false, number_format::fp32).operators(1, {}).forward, operator_kind::elementwise));
 }
 
+TEST_CASE("products in fp8: the matrices of blocks, forward and both ways back, with what is rounded before them") {
+  auto m = gpt({.layers = 1, .hidden = 256, .heads = 8, .vocab = 5000, .sequence = 128});
+  const auto of = [&](bool fp8, int layer, number_format format = number_format::bf16) {
+    const kernel_style style{.format = format, .attention = attention_kernels::flash, .wide_weights = false, .fp8_products = fp8};
+    return transformer_operators(m, style, granularity::block).operators(layer, {});
+  };
+  const double h = 256, tokens = 128, words = 12 * h * h;                  // numbers of a block's four matrices
+  const double read = (1 + 1 + 1 + 4) * h, written = (3 + 1 + 4 + 1) * h;  // of a token by these matrices
+  const auto plain = of(false, 1), rounded = of(true, 1);
+  const auto extra = [&](std::vector<operator_use> layer_operators::*list, operator_kind kind) {
+    return traffic(rounded.*list, kind) - traffic(plain.*list, kind);
+  };
+  // Two bytes are read, two copies of one byte written: of inputs and weights in forward, of gradients in backward, where those
+  // of biases (2 bytes an element) need no pass of their own.
+  CHECK(extra(&layer_operators::forward, operator_kind::elementwise) == 4 * (tokens * read + words));
+  CHECK(extra(&layer_operators::backward, operator_kind::elementwise) == (4 - 2) * tokens * written);
+  // Operands of products have half of their bytes, results all.
+  CHECK(extra(&layer_operators::forward, operator_kind::gemm) == -(tokens * read + words));
+  CHECK(extra(&layer_operators::backward, operator_kind::gemm) == -(2 * tokens * written + words + tokens * read));
+  CHECK(extra(&layer_operators::forward, operator_kind::flash_attention) == 0);
+  const auto eighths = [](const std::vector<operator_use>& list) {
+    return std::count_if(list.begin(), list.end(), [](const operator_use& u) { return u.op.format == number_format::fp8; });
+  };
+  CHECK(eighths(rounded.forward) == 4);
+  CHECK(eighths(rounded.backward) == 8);
+  CHECK(eighths(rounded.weight_backward) == 4);
+  // Not the ends of the model, nor where the format has no 16 bits, nor sizes that are no multiples of 16.
+  for (const int end : {0, 2}) CHECK(of(true, end).forward == of(false, end).forward);
+  CHECK(of(true, 1, number_format::fp32).forward == of(false, 1, number_format::fp32).forward);
+  m = gpt({.layers = 1, .hidden = 264, .heads = 8, .vocab = 5000, .sequence = 128});
+  CHECK(of(true, 1).forward == of(false, 1).forward);
+  // Experts' matrices are, routers are not.
+  m.hidden = 256;
+  m.experts = 4;
+  m.experts_per_token = 2;
+  CHECK(eighths(of(true, 1).forward) == 2 + 2);
+}
+
 TEST_CASE("gradients that are added to earlier ones are read twice and written once") {
   // Without biases a layer has matrices, norms and, in the embedding, words.
   for (const auto& model : {families()[1].second, families()[2].second}) {

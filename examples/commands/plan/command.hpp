@@ -132,23 +132,17 @@ inline void take_target(plan_arguments& given, outputs& files) {
   return out;
 }
 
-/// The iteration of ranks that wait for what they send, if that is asked for.
-[[nodiscard]] inline std::optional<double> iteration_with_sends(const std::string& sends, const hetsched::cluster& hardware,
+/// The iteration of ranks that wait for what they send, if they do.
+[[nodiscard]] inline std::optional<double> iteration_with_sends(hetsched::send_mode sends, const hetsched::cluster& hardware,
                                                                 const cost_source& source, const hetsched::plan& p,
                                                                 double epsilon) {
   using namespace hetsched;
-  const auto mode = std::find(send_modes.begin(), send_modes.end(), sends) - send_modes.begin();
-  if (mode == 0) return std::nullopt;
+  if (sends == send_mode::asynchronous) return std::nullopt;
   const costs_by_size costs = [&](int size) { return source.costs(hardware, size); };
   const auto judged = evaluate(
       hardware, costs, p, {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = epsilon});
   if (!judged) throw input_error("--sends: " + judged.why_not().reason);
-  return iteration_under(*judged, static_cast<send_mode>(mode));
-}
-
-[[nodiscard]] inline std::string held_up_row(const std::string& sends, std::optional<double> seconds) {
-  if (!seconds) return "";
-  return "\nwith " + sends + " sends an iteration takes " + hetsched::format_seconds(*seconds) + "\n";
+  return iteration_under(*judged, sends);
 }
 
 [[nodiscard]] inline int plan_command(plan_arguments given, std::span<const hetsched::planner_entry> table) {
@@ -172,7 +166,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
   if (is_inference(given.objective)) {
     if (!given.without.empty()) throw input_error("--without: is for training");
     if (given.quantile > 0) throw input_error("--quantile: is for training");
-    if (given.sends != send_modes.front()) throw input_error("--sends: is for training");
+    if (!given.sends.empty()) throw input_error("--sends: is for training");
     if (given.device_bias > 0) throw input_error("--device-bias: is for training");
     if (!given.costs.stack.empty()) throw input_error("--stack: is for training");
     return plan_serving(given, source, hardware, files);
@@ -274,7 +268,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
     frontier = frontier_text(hardware, plans, best) + "\n";
     files.add(given.frontier, frontier_picture(hardware, plans, best));
   }
-  const auto held_up_s = iteration_with_sends(given.sends, hardware, source, best, given.options.epsilon);
+  const auto sends = source.sends(given.sends, best);
+  const auto held_up_s = iteration_with_sends(sends, hardware, source, best, given.options.epsilon);
   files.write();
   std::string space;
   if (given.explain) {
@@ -288,7 +283,10 @@ inline void take_target(plan_arguments& given, outputs& files) {
     out["like_cases"] = source.like_cases_json(hardware);
     if (!noise.is_null()) out["noise"] = std::move(noise);
     if (!bias.is_null()) out["device_bias"] = std::move(bias);
-    if (held_up_s) out["iteration_with_sends_s"] = *held_up_s;
+    if (held_up_s) {
+      out["sends"] = at(send_modes, sends);
+      out["iteration_with_sends_s"] = *held_up_s;
+    }
     for (const auto& p : on_frontier)
       out["frontier"].push_back({{"iteration_s", p.predicted.iteration_s},
                                  {"cost_per_sample", *p.predicted.cost_per_sample},
@@ -298,7 +296,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
     out["files"] = files.paths();
     std::cout << hetsched::detail::dump(out) << std::flush;
   } else {
-    std::cout << frontier << space << summary(hardware, best, source) << robust_text << held_up_row(given.sends, held_up_s)
+    std::cout << frontier << space << summary(hardware, best, source) << robust_text << source.held_up_text(sends, held_up_s)
               << files.summary() << std::flush;
     if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best);
   }
@@ -406,7 +404,7 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->type_name(words_type(schedule_names));
   app.add_option("--schedule-csv", given.schedule_csv, "the schedule to write, one row per stage");
   app.add_option("--sends", given.sends,
-                 "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (asynchronous)")
+                 "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (the stack's)")
       ->check(CLI::IsMember({"asynchronous", "grouped", "blocking"}));
   add_search_options(app, given);
   app.add_option(

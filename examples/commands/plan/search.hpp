@@ -47,7 +47,7 @@ struct plan_arguments {
   double device_bias = 0;                 ///< share by which kinds of devices may be faster or slower than priced
   double quantile = 0;                    ///< of iterations with noise, to be least; 0: the iteration without noise
   double jitter = -1;                     ///< spread of the noise
-  std::string sends = "asynchronous";
+  std::string sends;                      ///< empty: as the stack does
   int samples = 200;
   bool json = false;
 };

@@ -29,8 +29,8 @@ using namespace hetsched;
 struct plan_arguments {
   std::string cluster, model, plan, out;
   std::string recompute;  ///< of all stages; empty: as the plan says
-  std::string sends = std::string(send_modes.front());
-  int zero = -1;  ///< of all stages; -1: as the plan says
+  std::string sends;      ///< empty: as the stack does
+  int zero = -1;          ///< of all stages; -1: as the plan says
   command::cost_choice costs;
   bool json = false;
 };
@@ -40,7 +40,8 @@ struct judged_plan {
   hetsched::plan planned;  ///< as the file says
   evaluation now;
   breakdown parts;
-  std::optional<double> held_up_s = {};  ///< an iteration whose sends hold ranks up, if it is asked for
+  send_mode sends = send_mode::asynchronous;
+  std::optional<double> held_up_s = {};  ///< an iteration whose sends hold ranks up, unless they are asynchronous
 };
 
 using memory_parts = std::vector<std::pair<std::string, bytes_t>>;
@@ -132,7 +133,10 @@ inline nlohmann::ordered_json to_json(const judged_plan& judged, const std::stri
   auto out = to_json(p.predicted);
   out["fits"] = judged.now.shortage.empty();
   out["costs"] = costs;
-  if (judged.held_up_s) out["iteration_with_sends_s"] = *judged.held_up_s;
+  if (judged.held_up_s) {
+    out["sends"] = at(send_modes, judged.sends);
+    out["iteration_with_sends_s"] = *judged.held_up_s;
+  }
   out["like_cases"] = std::move(like_cases);
   if (p.setting.stack) out["stack"] = p.setting.stack->name;
   const auto describe_line = [&](nlohmann::ordered_json& into, std::size_t l) {
@@ -297,6 +301,15 @@ inline int plan_command(plan_arguments given) {
         throw file_error(given.plan, "/pipelines/" + std::to_string(l) + "/microbatch_size",
                          "found " + std::to_string(size) + ", expected a multiple of the data degree of stage " +
                              std::to_string(i) + ", " + std::to_string(s.degrees.data));
+      if (source.measured() && !source.of_shapes()) {
+        const auto place = "/pipelines/" + std::to_string(l) + "/stages/" + std::to_string(i);
+        const auto otherwise = "; the replicas of " + given.costs.profile + " were measured without ";
+        if (s.zero != 0)
+          throw file_error(given.plan, place + "/zero", "found " + std::to_string(s.zero) + ", expected 0" + otherwise + "ZeRO");
+        if (s.recompute != recomputation::none)
+          throw file_error(given.plan, place + "/recompute",
+                           "found " + std::string(name_of(s.recompute)) + ", expected none" + otherwise + "recomputation");
+      }
       const bool uneven = std::any_of(shares.begin(), shares.end(), [&](double x) { return x != shares.front(); });
       if (source.of_shapes() && (uneven || is_mixed(s.devices)))
         throw file_error(given.plan, "/pipelines/" + std::to_string(l) + "/stages/" + std::to_string(i),
@@ -325,8 +338,8 @@ inline int plan_command(plan_arguments given) {
   }
   judged.now = *std::move(found);
   judged.now.plan.setting = source.setting(hardware);
-  const auto mode = static_cast<std::size_t>(std::find(send_modes.begin(), send_modes.end(), given.sends) - send_modes.begin());
-  if (mode > 0) judged.held_up_s = iteration_under(judged.now, static_cast<send_mode>(mode));
+  judged.sends = source.sends(given.sends, judged.now.plan);
+  if (judged.sends != send_mode::asynchronous) judged.held_up_s = iteration_under(judged.now, judged.sends);
   if (const auto alone = judge(with_free_links(hardware))) judged.parts = break_down(hardware, judged.now, *alone);
   files.add(given.out, to_json(judged.now.plan, hardware));
   files.write();
@@ -335,10 +348,7 @@ inline int plan_command(plan_arguments given) {
     std::cout << to_json(judged, source.kind(hardware), source.like_cases_json(hardware), names).dump() << '\n';
   else
     std::cout << pages(judged, source.text(hardware), cases_text(source.like_cases(hardware)), source.measured(), names)
-              << (judged.held_up_s
-                      ? "\nwith " + given.sends + " sends an iteration takes " + format_seconds(*judged.held_up_s) + "\n"
-                      : "")
-              << files.summary();
+              << source.held_up_text(judged.sends, judged.held_up_s) << files.summary();
   for (const auto& remark : source.remarks(hardware, judged.now.plan)) std::cerr << "hetsched-predict: " << remark << '\n';
   if (judged.now.shortage.empty()) return command::done;
   const auto ways = source.ways_out();

@@ -2,22 +2,10 @@
 #pragma once
 // Tested by tests/evaluate/evaluate_test.cpp.
 
-#include <array>
-#include <string_view>
-
+#include <hetsched/cost/network/send_mode.hpp>
 #include <hetsched/evaluate/evaluation.hpp>
 
 namespace hetsched {
-
-/// How a rank hands tensors to others.
-enum class send_mode {
-  asynchronous,  ///< beside its computing, as evaluate has it
-  grouped,       ///< it waits until they are there; sends and receives between the same two computations go together
-  blocking,      ///< the same, one by one
-};
-
-/// Their names in commands, in their order.
-inline constexpr std::array<std::string_view, 3> send_modes{"asynchronous", "grouped", "blocking"};
 
 /// Seconds of an iteration of an evaluated plan whose ranks send so: sends and receives stand in the order of computing, where
 /// add_transfers puts them, and each holds up both of its ranks. Memory is as it was.
@@ -25,6 +13,12 @@ inline constexpr std::array<std::string_view, 3> send_modes{"asynchronous", "gro
 /// unless they are to be asynchronous.
 /// Complexity: that of simulate, for each pipeline.
 [[nodiscard]] double iteration_under(const evaluation& judged, send_mode sends);
+
+/// How ranks send under a plan whose trainer sends so: asynchronously where there is nothing to send, where a rank has several
+/// virtual stages, whose transfers are posted ahead (Megatron-LM's overlap_p2p_comm), where a schedule of the plan's own lists
+/// its transfers, and under virtual_1f1b, which is made for transfers beside computing.
+/// Throws: input_error for no way to send.
+[[nodiscard]] send_mode sends_under(const plan& p, send_mode trainer);
 
 }  // namespace hetsched
 

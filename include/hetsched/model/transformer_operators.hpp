@@ -61,6 +61,7 @@ struct kernel_style {
   elementwise_fusion fusion = elementwise_fusion::grouped;
   bool autocast = false;           ///< 16 bits in products; norms, residual sums and the loss in fp32, rounded for products
   bool wide_weights = true;        ///< weights are in fp32, too, where autocast is on, and are rounded for each product
+  bool fp8_products = false;       ///< linear layers of blocks multiply in fp8 where the format has 16 bits and sizes allow it
   bool causal = true;              ///< flash attention leaves out what a causal mask hides
   bool sequence_parallel = false;  ///< tensor-parallel devices share norms, dropouts and residual sums
   bool training = true;            ///< with dropout, where the model has it, and a loss
@@ -151,7 +152,34 @@ class kernel_writer {
     if (style_.adds_gradients) gradient(elementwise(weights, 2, 1, f()), true);
   }
 
+  // Transformer Engine multiplies in fp8 where both sizes of the weights are multiples of 16, and torchao's float8 does so, too.
+  [[nodiscard]] bool in_fp8(std::int64_t in, std::int64_t out) const {
+    return style_.fp8_products && element_bytes(f()) == 2 && in % 16 == 0 && out % 16 == 0;
+  }
+  // Rounding to fp8 with a scale that is known before (delayed scaling): 2 bytes are read, and a byte is written twice, as it is
+  // and transposed, since products in fp8 take both operands along the reduction (cast_transpose).
+  [[nodiscard]] operator_shape rounding(std::int64_t elements) const { return elementwise(elements, 1, 1, f()); }
+
+  // Inputs and weights are rounded in forward, for each microbatch, and gradients of outputs in backward, which sums those of
+  // biases on the way.
+  void fp8_linear(std::int64_t tokens, std::int64_t in, std::int64_t out) {
+    const auto weights = checked_mul(in, out);
+    if (style_.wide_weights) round(weights, true);
+    list_.forward.push_back({rounding(checked_mul(tokens, in))});
+    list_.forward.push_back({rounding(weights)});
+    list_.forward.push_back({gemm(tokens, out, in, number_format::fp8)});
+    gradient(rounding(checked_mul(tokens, out)));
+    gradient(gemm(tokens, in, out, number_format::fp8));
+    gradient(gemm(out, in, tokens, number_format::fp8), true);
+    add_gradient(weights);
+  }
+
   void linear(std::int64_t tokens, std::int64_t in, std::int64_t out, bool bias) {
+    in_fp8(in, out) ? fp8_linear(tokens, in, out) : wide_linear(tokens, in, out, bias);
+  }
+
+  // A linear layer that is not one of a block's matrices: always in the style's format.
+  void wide_linear(std::int64_t tokens, std::int64_t in, std::int64_t out, bool bias) {
     list_.forward.push_back({gemm(tokens, out, in, f())});
     gradient(gemm(tokens, in, out, f()));
     gradient(gemm(out, in, tokens, f()), true);
@@ -224,9 +252,15 @@ class kernel_writer {
   layer_operators list_;
 };
 
+// make_chain's chain, where products in fp8 keep their inputs so, transposed alone, for the gradients of weights: all inputs of
+// attention's and dense MLPs' matrices, but attention keeps its output in 16 bits, too, beside what the projection reads. Experts
+// and latent attention keep theirs in 16 bits.
+[[nodiscard]] layer_chain with_inputs_in_fp8(layer_chain chain, const transformer& model, granularity cut);
+
 }  // namespace detail
 
-/// A transformer as an operator_model. Its chain is make_chain's, with_flash_attention where that is the style.
+/// A transformer as an operator_model. Its chain is make_chain's, with_flash_attention where that is the style; with products in
+/// fp8 less is kept for backward.
 /// Tensor-parallel devices share heads, inner width and vocabulary, rounded up, and all look up whole words, as in
 /// Megatron-LM. They do not share router, patches, what latent attention
 /// makes of a token before its heads, and BERT's transform, unless sequence_parallel says so. Experts get equally
@@ -237,6 +271,7 @@ class transformer_operators {
   explicit transformer_operators(transformer model, kernel_style style = {}, granularity cut = granularity::block)
       : model_(std::move(model)), style_(std::move(style)), cut_(cut), chain_(make_chain(model_, cut)) {
     if (style_.attention == attention_kernels::flash) chain_ = with_flash_attention(std::move(chain_));
+    if (style_.fp8_products) chain_ = detail::with_inputs_in_fp8(std::move(chain_), model_, cut_);
   }
 
   [[nodiscard]] const layer_chain& chain() const { return chain_; }

@@ -7,6 +7,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/model/transformer_operators.hpp>
 
 namespace hetsched::detail {
@@ -23,7 +24,7 @@ HETSCHED_INLINE void kernel_writer::embedding() {
     list_.forward.push_back({hetsched::embedding(tokens_, sizes_.word, f())});
     gradient(elementwise(checked_mul(tokens_, sizes_.word), 2, 1, f()), true);
     add_gradient(checked_mul(part(m_.vocab), sizes_.word));
-    if (sizes_.word != sizes_.h) linear(tokens_here_, sizes_.word, sizes_.h, false);
+    if (sizes_.word != sizes_.h) wide_linear(tokens_here_, sizes_.word, sizes_.h, false);
   }
   if (m_.positions > 0) map(wide(tokens_here_), {2, 1, 1, 0});
   if (m_.token_types > 0) map(wide(tokens_here_), {2, 1, 0, 0});
@@ -85,7 +86,7 @@ HETSCHED_INLINE void kernel_writer::mlp(bool with_experts) {
   if (!with_experts) {
     dense_mlp(part(sizes_.dense_f));
   } else {
-    linear(tokens_here_, sizes_.h, m_.experts, false);
+    wide_linear(tokens_here_, sizes_.h, m_.experts, false);
     rows_softmax(tokens_here_, m_.experts);
     const auto routed = checked_mul(tokens_, m_.experts_per_token);
     map(wide(routed), {1, 1, 1, 1});  // to their experts
@@ -95,7 +96,7 @@ HETSCHED_INLINE void kernel_writer::mlp(bool with_experts) {
     expert_linears(routed, inner, sizes_.h);
     map(wide(tokens_), {m_.experts_per_token, 1, 1, m_.experts_per_token});  // and back
     if (m_.shared_experts > 0) {
-      if (m_.shared_gate) linear(tokens_here_, sizes_.h, 1, false);
+      if (m_.shared_gate) wide_linear(tokens_here_, sizes_.h, 1, false);
       dense_mlp(checked_mul(m_.shared_experts, part(sizes_.shared_f)));
       map(wide(tokens_), {2, 1, 0, 0});
     }
@@ -107,17 +108,17 @@ HETSCHED_INLINE void kernel_writer::mlp(bool with_experts) {
 HETSCHED_INLINE void kernel_writer::head() {
   if (m_.pre_norm) norm();
   if (m_.head == output_head::classifier) {
-    linear(samples_, sizes_.h, part(m_.classes), true);
+    wide_linear(samples_, sizes_.h, part(m_.classes), true);
     return;
   }
   if (m_.head == output_head::masked_language_model) {
-    linear(tokens_here_, sizes_.h, sizes_.h, true);
+    wide_linear(tokens_here_, sizes_.h, sizes_.h, true);
     map(wide(tokens_here_), {1, 1, 2, 1});
     norm();
   }
-  if (sizes_.word != sizes_.h) linear(tokens_here_, sizes_.h, sizes_.word, false);
+  if (sizes_.word != sizes_.h) wide_linear(tokens_here_, sizes_.h, sizes_.word, false);
   const auto words = part(m_.vocab);
-  linear(tokens_, sizes_.word, words, m_.head_bias || m_.head == output_head::masked_language_model);
+  wide_linear(tokens_, sizes_.word, words, m_.head_bias || m_.head == output_head::masked_language_model);
   if (!style_.training) return;
   if (autocasts() || (eager() && element_bytes(f()) == 2)) convert(checked_mul(tokens_, words));
   list_.forward.push_back({softmax(tokens_, words, number_format::fp32)});
@@ -140,13 +141,21 @@ HETSCHED_INLINE void kernel_writer::expert_linears(std::int64_t routed, std::int
   const std::int64_t here = ceil_div(m_.experts, expert_), least = routed / here, more = routed % here;
   for (const auto& [experts, tokens] : {std::pair{more, least + 1}, std::pair{here - more, least}}) {
     if (experts == 0 || tokens == 0) continue;
-    list_.forward.push_back({batched_gemm(experts, tokens, out, in, f())});
-    gradient(batched_gemm(experts, tokens, in, out, f()));
-    gradient(batched_gemm(experts, out, in, tokens, f()), true);
-    if (style_.wide_weights) round(checked_mul(experts, in, out), true);
-    add_gradient(checked_mul(experts, in, out));
+    const auto weights = checked_mul(experts, in, out);
+    const bool fp8 = in_fp8(in, out);  // as fp8_linear, of each expert
+    const auto format = fp8 ? number_format::fp8 : f();
+    if (fp8) {
+      list_.forward.push_back({rounding(checked_mul(experts, tokens, in))});
+      list_.forward.push_back({rounding(weights)});
+      gradient(rounding(checked_mul(experts, tokens, out)));
+    }
+    list_.forward.push_back({batched_gemm(experts, tokens, out, in, format)});
+    gradient(batched_gemm(experts, tokens, in, out, format));
+    gradient(batched_gemm(experts, out, in, tokens, format), true);
+    if (style_.wide_weights) round(weights, true);
+    add_gradient(weights);
   }
-  if (m_.mlp_bias) gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);
+  if (m_.mlp_bias && !in_fp8(in, out)) gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);
 }
 
 HETSCHED_INLINE void kernel_writer::scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head,
@@ -168,6 +177,20 @@ HETSCHED_INLINE void kernel_writer::scores_and_values(std::int64_t heads, std::i
   dropout(scores);
   product(heads, queries_, value, keys);
   list_.selective.assign(list_.forward.begin() + first, list_.forward.end());
+}
+
+HETSCHED_INLINE layer_chain with_inputs_in_fp8(layer_chain chain, const transformer& model, granularity cut) {
+  const transformer_sizes sizes(model);
+  if (chain.parameter_bytes != 2 || sizes.h % 16 != 0) return chain;
+  const int parts = cut == granularity::block ? 1 : 3;
+  for (int i = 1; i + 1 < chain.size(); ++i) {
+    const int place = (i - 1) % parts;
+    std::int64_t less = 0;  // bytes of a token: one in place of two
+    if (place == 0 && model.kv_rank == 0 && sizes.q % 16 == 0) less += sizes.h - sizes.q;
+    if (place == parts - 1 && !has_experts(model, (i - 1) / parts) && sizes.dense_f % 16 == 0) less += sizes.h + sizes.dense_f;
+    at(chain.layers, i).activation_bytes -= checked_mul(sizes.s, less);
+  }
+  return chain;
 }
 
 }  // namespace hetsched::detail

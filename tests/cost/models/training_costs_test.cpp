@@ -171,3 +171,33 @@ TEST_CASE("what a stack hides of gathers and reductions, recomputes and fuses") 
   CHECK(block(eager, 1).forward_s > 1.05 * computed.forward_s);
   CHECK(block(slow, 1).forward_s > 2 * computed.forward_s);
 }
+
+TEST_CASE("a stack with products in fp8: faster where devices have them, two bytes more a weight of blocks") {
+  const auto h100 = one_node(catalogue_device("H100-SXM5-80GB")), a100 = one_node(catalogue_device("A100-SXM4-80GB"));
+  const auto wide = llama({.layers = 4, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn_hidden = 28672, .sequence = 4096});
+  training_stack fp8;
+  fp8.name = "fp8";
+  fp8.fp8_products = true;
+  const auto layer = [&](const cluster& on, const training_stack& stack, int index) {
+    const auto costs = training_costs(on, wide, {.precision = precision::bf16, .cut = granularity::block, .stack = stack})(1);
+    return costs.layer(index, {.mesh = {0, 1, 1}});
+  };
+  const auto plain = layer(h100, {}, 1), rounded = layer(h100, fp8, 1);
+  // Less than twice as fast, as attention stays and rounding comes on top.
+  CHECK(plain.forward_s > 1.3 * rounded.forward_s);
+  CHECK(plain.forward_s < 2 * rounded.forward_s);
+  CHECK(plain.backward_s > 1.3 * rounded.backward_s);
+  CHECK(plain.backward_s < 2 * rounded.backward_s);
+  const std::int64_t parameters = 8192LL * (8192 * 2 + 1024 * 2 + 3 * 28672) + 2 * 8192;
+  CHECK(rounded.weight_bytes - plain.weight_bytes == 2 * parameters);
+  // Of a token 2 bytes each of the MLP's inputs, 8192 and 28672, are 1; attention's input is 1, and its output is 1 more.
+  CHECK(plain.activation_bytes - rounded.activation_bytes == 4096LL * (8192 + 28672));
+  for (const int end : {0, 5}) CHECK(layer(h100, fp8, end) == layer(h100, {}, end));
+  // An A100 multiplies in 16 bits, and rounds for nothing.
+  CHECK_FALSE(multiplies_fp8(a100.subclusters[0].device));
+  CHECK(multiplies_fp8(h100.subclusters[0].device));
+  CHECK(layer(a100, fp8, 1).forward_s > 0.95 * layer(a100, {}, 1).forward_s);
+  CHECK_THROWS_WITH_AS(static_cast<void>(training_costs(h100, wide, {.formulas = cost_formulas::analytic, .stack = fp8})),
+                       "stack fp8 has products in fp8: only the tile formulas, of a transformer, know which these are",
+                       input_error);
+}

@@ -51,6 +51,7 @@ TEST_CASE("a stack that makes no sense is refused") {
   CHECK_THROWS_AS(validate(training_stack{.update_bandwidth = 1.5}), input_error);
   CHECK_THROWS_AS(validate(training_stack{.gather_overlap = 1.01}), input_error);
   CHECK_THROWS_AS(validate(training_stack{.reduction_overlap = -0.1}), input_error);
+  CHECK_THROWS_AS(validate(training_stack{.sends = send_mode{3}}), input_error);
 }
 
 namespace {

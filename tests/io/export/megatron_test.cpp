@@ -183,6 +183,11 @@ TEST_CASE("precision is what devices compute in, and gradients are as the stack 
   CHECK(flags(on_a, "megatron", true).count("--grad-reduce-in-bf16") == 0);
   CHECK(flags(on_a, "hetsched", true).count("--grad-reduce-in-bf16") == 1);
   CHECK(flags(on_a, "", true).count("--grad-reduce-in-bf16") == 1);
+  CHECK(flags(on_a, "megatron", true).count("--fp8-format") == 0);
+  auto eighths = on_a;
+  eighths.plan.setting.stack = *find_training_stack("megatron");
+  eighths.plan.setting.stack->fp8_products = true;
+  CHECK(flags(eighths, "", true).at("--fp8-format") == "hybrid");
   // A V100 is priced in fp16 where the model is of bf16.
   const auto on_v = plan_of({{.end = 9, .subcluster = 1, .first_device = 0}, {.end = 18, .subcluster = 1, .first_device = 1}});
   CHECK(flags(on_v, "megatron", true).count("--fp16") == 1);

@@ -15,7 +15,8 @@ const std::string own = R"({
   "format": "hetsched/stack", "version": 1, "name": "ours", "like": "fsdp",
   "bf16": { "gradient_bytes": 2, "reduced_bytes": 2 },
   "loss_copies": 2.5, "selective_kept": 0.5, "whole_inputs": false, "runtime_bytes": 1500000000, "margin": 0.01,
-  "fusion": "absorbed", "host_launch_us": 4.3, "gather_overlap": 0.75, "update_bandwidth": 0.625, "attention": "first", "autocast": true
+  "fusion": "absorbed", "host_launch_us": 4.3, "gather_overlap": 0.75, "update_bandwidth": 0.625, "attention": "first", "autocast": true,
+  "products": "fp8", "sends": "blocking"
 })";
 
 }  // namespace
@@ -36,6 +37,8 @@ TEST_CASE("stack.json: what it says, over the stack that it is like; and back") 
   expected.gather_overlap = 0.75;
   expected.flash = flash_kernels::first;
   expected.autocast = true;
+  expected.fp8_products = true;
+  expected.sends = send_mode::blocking;
   CHECK(s == expected);
   CHECK(parse_stack(to_json(s), "again") == s);
   for (const auto& known : training_stacks()) {
@@ -62,6 +65,9 @@ TEST_CASE("stack.json: complaints name the place") {
   CHECK(complaint("0.75", "1.5").find("/gather_overlap: found 1.5") != std::string::npos);
   CHECK(complaint("\"gradient_bytes\": 2", "\"gradient_bytes\": 2.5").find("/bf16/gradient_bytes") != std::string::npos);
   CHECK(complaint("absorbed", "all").find("none, grouped or absorbed") != std::string::npos);
+  CHECK(complaint("blocking", "blocked").find("/sends: there is no \"blocked\" here; did you mean \"blocking\"?") !=
+        std::string::npos);
+  CHECK(complaint("\"fp8\"", "\"fp4\"").find("/products: there is no \"fp4\"") != std::string::npos);
   CHECK(complaint("loss_copies", "loss_copy").find("loss_copy") != std::string::npos);
   CHECK_THROWS_WITH_AS((void)read_stack("megatrom"),
                        doctest::Contains("there is neither a stack nor a file megatrom; did you mean \"megatron\"?"),

@@ -44,7 +44,7 @@ struct stage_memory_options {
 };
 
 /// Bytes on each device of what it holds of one layer, as the memory of a stage_cost; `parameters`: those of the layer that it
-/// holds. At ZeRO stage 3 the layer at work has its whole weights.
+/// holds. At ZeRO stage 3 the layer at work has its whole weights. The first and the last layer have no copies in fp8.
 /// Requires: the layer exists.
 [[nodiscard]] stage_cost layer_memory(const layer_chain& chain, int index, std::int64_t parameters, const placement& where,
                                       std::int64_t samples, const training_memory& state, const activation_style& style = {});

@@ -21,6 +21,7 @@ HETSCHED_INLINE stage_cost layer_memory(const layer_chain& chain, int index, std
   held.optimizer_bytes = share(state.optimizer_bytes, where.zero, 1);
   held.weight_bytes = checked_add(share(state.held_weight_bytes(where.zero), where.zero, 3),
                                   checked_add(held.gradient_bytes, held.optimizer_bytes));
+  if (index > 0 && index + 1 < chain.size()) held.weight_bytes = checked_add(held.weight_bytes, share(state.fp8_bytes, 0, 3));
   held.activation_bytes = activation_bytes(chain, index, where.recompute, d, samples, style);
   held.temporary_bytes = temporary_bytes(chain, index, where.recompute, d, samples, style);
   if (where.zero == 3) held.temporary_bytes = checked_add(held.temporary_bytes, share(state.working_bytes, 0, 3));

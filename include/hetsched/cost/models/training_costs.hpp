@@ -39,7 +39,8 @@ struct training_cost_options {
 
 /// Costs of training a transformer, by microbatch size: planners take them as they are. Weights, gradients and Adam's state are
 /// those of the stack in mixed precision, or in fp32 throughout for models of 4 bytes a parameter.
-/// Throws: input_error for a stack that makes no sense and, when asked for a size, as analytic_cost_model and make_tile_cost.
+/// Throws: input_error for a stack that makes no sense, or has products in fp8 under analytic formulas; and, when asked for a
+/// size, as analytic_cost_model and make_tile_cost.
 /// Example:
 ///   const auto costs = training_costs(hardware, {.layers = 24, .hidden = 2048, .heads = 16, .vocab = 50257, .sequence = 1024});
 ///   const auto found = find_plan(hardware, costs, {.global_batch = 256});
@@ -47,8 +48,8 @@ struct training_cost_options {
                                            const training_cost_options& options = {});
 
 /// The same of a chain of layers, whose operators are not known: options.cut and `tile` do not apply.
-/// Throws: input_error for cost_formulas::tile and a stack that makes no sense; and when asked for a size, as
-/// analytic_cost_model.
+/// Throws: input_error for cost_formulas::tile and a stack that makes no sense or has products in fp8; and when asked for a
+/// size, as analytic_cost_model.
 [[nodiscard]] costs_by_size training_costs(const cluster& hardware, const layer_chain& model,
                                            const training_cost_options& options = {});
 

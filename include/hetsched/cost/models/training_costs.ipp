@@ -59,6 +59,9 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const laye
   validate(options.stack);
   if (options.formulas == cost_formulas::tile)
     throw input_error("the tile formulas need a transformer, whose operators are known; found a chain of layers");
+  if (options.stack.fp8_products)
+    throw input_error("stack " + options.stack.name +
+                      " has products in fp8: only the tile formulas, of a transformer, know which these are");
   auto chain = options.flash_attention ? with_flash_attention(model) : model;
   return detail::made_once([hardware, chain = std::move(chain), options](int microbatch_size) {
     return analytic_cost_model(hardware, chain,
@@ -80,6 +83,7 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const tran
                            .fusion = options.stack.fusion,
                            .autocast = options.stack.autocast,
                            .wide_weights = own.memory.weight_bytes > 2,  // FSDP gathers them in 16 bits
+                           .fp8_products = options.stack.fp8_products,
                            .causal = model.head == output_head::language_model,
                            .sequence_parallel = true},
                           options.cut);

@@ -8,6 +8,7 @@
 
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/cost/memory/memory.hpp>
+#include <hetsched/cost/network/send_mode.hpp>
 #include <hetsched/cost/operators/tile_constants.hpp>
 #include <hetsched/cost/questions/memory_use.hpp>
 #include <hetsched/model/elementwise_fusion.hpp>
@@ -26,11 +27,16 @@ struct training_stack {
   flash_kernels flash = flash_kernels::newest;  ///< which FlashAttention it calls
   bool autocast = false;  ///< torch.autocast: norms and what blocks add up are in fp32; weights of more than 2 bytes are rounded
                           ///< for each product
+  /// Linear layers of blocks multiply in fp8, forward and backward, as Transformer Engine has them: what products read is rounded
+  /// first and kept so for backward; attention, embedding, head and all else stay in 16 bits. Where a device does not multiply
+  /// fp8, in 16 bits.
+  bool fp8_products = false;
   double host_launch_s = 0;     ///< the host needs this for each kernel
   double update_bandwidth = 1;  ///< share of the memory's bandwidth that the optimizer's step sustains
   double gather_overlap = 0;  ///< share of gathers of weights, at ZeRO stage 3, that goes on behind computing if that is as long
   double reduction_overlap = 0;  ///< the same of gradients' reductions in backward, from ZeRO stage 2 on
   double update_overlap = 0;     ///< of gradients' reductions at ZeRO stages 0 and 1: behind the backward of the last microbatch
+  send_mode sends = send_mode::asynchronous;  ///< what evaluate does not see: iteration_under does
 
   friend bool operator==(const training_stack&, const training_stack&) = default;
 };
@@ -45,9 +51,12 @@ void validate(const training_stack& s);
 /// The one of that name; none if there is none.
 [[nodiscard]] std::optional<training_stack> find_training_stack(std::string_view name);
 
-/// Bytes for each parameter of a model whose weights have parameter_bytes, 2 or 4, and which computes in that precision.
-[[nodiscard]] inline const training_memory& memory_in(const training_stack& s, precision computed, int parameter_bytes) {
-  return parameter_bytes == 4 ? s.fp32 : computed == precision::fp16 ? s.fp16 : s.bf16;
+/// Bytes for each parameter of a model whose weights have parameter_bytes, 2 or 4, and which computes in that precision; with
+/// products in fp8 each weight has two bytes more, one as it is and one transposed, from forward to backward.
+[[nodiscard]] inline training_memory memory_in(const training_stack& s, precision computed, int parameter_bytes) {
+  auto m = parameter_bytes == 4 ? s.fp32 : computed == precision::fp16 ? s.fp16 : s.bf16;
+  if (s.fp8_products && parameter_bytes != 4) m.fp8_bytes = 2;
+  return m;
 }
 
 }  // namespace hetsched

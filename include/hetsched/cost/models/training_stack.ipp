@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstddef>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
@@ -20,6 +21,7 @@ HETSCHED_INLINE void validate(const training_stack& s) {
     throw input_error("update_bandwidth must be a share above 0, up to 1");
   if (!(s.host_launch_s >= 0 && std::isfinite(s.host_launch_s)))
     throw input_error("host_launch_s must be finite and not negative");
+  if (static_cast<std::size_t>(s.sends) >= send_modes.size()) throw input_error("there is no such way to send");
 }
 
 HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
@@ -44,6 +46,9 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     megatron.bf16.gradient_bytes = megatron.bf16.reduced_bytes = 4;
     megatron.fp16.optimizer_bytes = 16;
     megatron.activations.whole_inputs = false;
+    // megatron/core/pipeline_parallel/p2p_communication.py: batch_isend_irecv, waited for; overlap_p2p_comm is of interleaved
+    // schedules alone (megatron/training/arguments.py).
+    megatron.sends = send_mode::grouped;
 
     // PyTorch's FSDP, torch/distributed/fsdp: fp32 weights, gradients and Adam's moments are sharded; MixedPrecisionPolicy's
     // param_dtype gathers weights in 16 bits, reduce_dtype = fp32 adds up gradients in fp32. Of the layer at work and the next
@@ -80,6 +85,8 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     torchtitan.overheads.fragmentation = 0;
     torchtitan.fusion = elementwise_fusion::absorbed;
     torchtitan.host_launch_s = 0;  // torch.compile's own code was not measured
+    // Orders from a table (pipeline_parallel_schedule_csv) post transfers ahead, so they are asynchronous; the class Schedule1F1B
+    // of torch/distributed/pipelining/schedules.py waits for them, grouped.
 
     // DeepSpeed, runtime/engine.py get_data_types: gradients have the model's type without "data_types": {"grad_accum_dtype"}.
     // Flat fp32 copies of parameters and gradients in the step, which the allocator keeps, were measured to take 20 bytes more
@@ -92,6 +99,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     deepspeed.host_launch_s = eager_launch_s;
     deepspeed.update_bandwidth = fused_adamw;
     deepspeed.flash = flash_kernels::second;  // attn_implementation="flash_attention_2" of transformers' models
+    deepspeed.sends = send_mode::blocking;    // runtime/pipe/p2p.py: send and recv, one by one
 
     // DistributedDataParallel under torch.autocast: everything is fp32, and autocast keeps the weights that it has rounded until
     // it ends (at/autocast_mode.cpp, cached_casts), so weights are of 4 + 2 bytes. Buckets of gradients are added up in fp32

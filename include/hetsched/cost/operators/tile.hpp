@@ -21,6 +21,11 @@ namespace hetsched {
                                 : number_format::bf16;
 }
 
+/// Whether a device has matrix units for fp8; others multiply it in 16 bits.
+[[nodiscard]] inline bool multiplies_fp8(const device& d) {
+  return d.fp8_flops > 0 || multiplies_fp8(find_generation(d.generation));
+}
+
 /// A device as the tile model sees it.
 struct tile_device {
   std::array<double, 5> peak_flops{};  ///< by number_format; 0 where it cannot compute in it

@@ -22,6 +22,7 @@ inline void add_precision(const placed_plan& placed, std::vector<std::string>& f
   const int bytes = gradient_bytes(placed, *used);
   if (used == precision::bf16 && bytes > 0 && bytes < 4) flags.push_back("--grad-reduce-in-bf16");
   if (bytes >= 4) flags.push_back("--accumulate-allreduce-grads-in-fp32");
+  if (const auto& stack = placed.setting().stack; stack && stack->fp8_products) flags.push_back("--fp8-format hybrid");
 }
 
 }  // namespace detail

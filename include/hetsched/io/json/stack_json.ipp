@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/io/json/detail/choice.hpp>
 #include <hetsched/io/json/stack_json.hpp>
 
 namespace hetsched::detail {
@@ -55,7 +57,8 @@ inline constexpr number_key number_keys[] = {
     {"update_overlap", 1, [](training_stack& s) -> double& { return s.update_overlap; }},
     {"update_bandwidth", 1, [](training_stack& s) -> double& { return s.update_bandwidth; }}};
 
-inline constexpr const char* flash_names[] = {"newest", "second", "first"};     // by flash_kernels
+inline constexpr const char* flash_names[] = {"newest", "second", "first"};  // by flash_kernels
+inline constexpr const char* product_names[] = {"same", "fp8"};
 inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  // by elementwise_fusion
 
 [[nodiscard]] inline std::vector<std::string_view> stack_names() {
@@ -92,6 +95,8 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
                 "fusion",
                 "attention",
                 "autocast",
+                "products",
+                "sends",
                 "host_launch_us",
                 "gather_overlap",
                 "reduction_overlap",
@@ -127,6 +132,8 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
     s.flash = static_cast<flash_kernels>(found - std::begin(flash_names));
   }
   if (const auto autocast = value.find("autocast")) s.autocast = autocast->boolean();
+  if (const auto products = value.find("products")) s.fp8_products = choice_of(*products, product_names) == 1;
+  if (const auto sends = value.find("sends")) s.sends = static_cast<send_mode>(choice_of(*sends, send_modes));
   if (const auto launch = value.find("host_launch_us")) s.host_launch_s = launch->number(0, 1e6) * 1e-6;
   // A name stands for the same figures wherever it is read.
   if (const auto known = find_training_stack(s.name); known && *known != s)
@@ -149,6 +156,8 @@ HETSCHED_INLINE training_stack read_stack(const json_value& value) {
   out["fusion"] = fusion_names[static_cast<int>(s.fusion)];
   out["attention"] = flash_names[static_cast<int>(s.flash)];
   out["autocast"] = s.autocast;
+  out["products"] = product_names[s.fp8_products ? 1 : 0];
+  out["sends"] = send_modes[as_size(s.sends)];
   out["host_launch_us"] = preimage(s.host_launch_s, s.host_launch_s * 1e6, [](double us) { return us * 1e-6; });
   return out;
 }

@@ -18,6 +18,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/training_stack.hpp>
+#include <hetsched/io/json/detail/choice.hpp>
 #include <hetsched/io/json/target_json.hpp>
 #include <hetsched/io/json_reader.hpp>
 #include <hetsched/schedule/builders/named.hpp>
@@ -48,16 +49,6 @@ inline constexpr device_rule device_rules[] = {{"one_precision", &plan_target::o
   std::vector<std::string_view> names;
   for (const auto& t : plan_targets()) names.push_back(t.name);
   return names;
-}
-
-// The position of a name among those that there are.
-template <class Names>
-[[nodiscard]] int choice_of(const json_value& value, const Names& names) {
-  const auto text = value.text();
-  std::vector<std::string_view> known(std::begin(names), std::end(names));
-  for (std::size_t i = 0; i < known.size(); ++i)
-    if (known[i] == text) return static_cast<int>(i);
-  value.fail("there is no \"" + excerpt(text) + "\" here; " + suggestion(text, known));
 }
 
 [[nodiscard]] inline plan_target read_target_object(const json_value& value) {
