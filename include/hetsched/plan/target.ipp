@@ -250,11 +250,12 @@ class gap_finder {
     const auto recomputes = [](const stage_plan& s) { return s.recompute != recomputation::none; };
     const auto first = std::find_if(stages.begin(), stages.end(), recomputes);
     if (target_.recompute_parted || first == stages.end()) return;
-    if (line.schedule.actions ? has_weight_backwards(*line.schedule.actions) : parts_backwards(line.schedule.name))
+    const auto& name = line.schedule.name;
+    const bool known = name == auto_schedule_name || find_schedule(name);
+    if (line.schedule.actions ? has_weight_backwards(*line.schedule.actions) : known && parts_backwards(name))
       add(stage_name(plan_, l, static_cast<std::size_t>(first - stages.begin())),
-          "recompute " + std::string(name_of(first->recompute)) + " under schedule " + line.schedule.name +
-              ", which parts backwards",
-          "none", true);
+          "recompute " + std::string(name_of(first->recompute)) + " under schedule " + name + ", which parts backwards", "none",
+          true);
   }
 
   void look_at_schedule(std::size_t l) {
