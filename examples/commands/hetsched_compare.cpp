@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/views/plan.hpp>
 
@@ -53,6 +54,8 @@ comparison_row row_of(const planner_entry& planner, const plan_arguments& input,
     row.reason = judged.why_not().reason;
     return row;
   }
+  const auto mode = std::find(send_modes.begin(), send_modes.end(), input.sends) - send_modes.begin();
+  if (mode != 0) row.held_up_s = iteration_under(*judged, static_cast<send_mode>(mode));
   row.plan = std::move(judged->plan);
   row.plan.evidence = evidence;
   for (const auto& g : views::device_groups(row.plan)) row.devices += g.mesh.device_count();
@@ -125,6 +128,9 @@ int main(int argc, char** argv) {
   app.add_option("--planners", given.planners,
                  "a,b,...: which, in that order (all but the baselines uniform, amp, metis_like and alpa_like)")
       ->delimiter(',');
+  app.add_option("--sends", input.sends,
+                 "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (asynchronous)")
+      ->check(CLI::IsMember({"asynchronous", "grouped", "blocking"}));
   add_search_options(app, input);
   app.add_option("--report", input.report, "HTML page with a picture, to write");
   app.add_flag("--json", given.json, "prints the result as JSON");

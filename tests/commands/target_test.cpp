@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-plan --for: what is found for a target is exported to it, and recorded; what cannot be is told.
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -192,6 +197,161 @@ TEST_CASE("hetsched-plan --for: what there is no plan for, and what does not go 
   refused("--for megatron --granularity sublayer", "cuts between blocks");
   refused("--for megatron --mixed-stages", "mixed stages");
   refused("--for megatron --frontier f.svg", "--frontier");
+}
+
+namespace {
+
+std::string subcluster(const std::string& name, const std::string& device, int nodes, int each, int inside, int between) {
+  return R"({"name": ")" + name + R"(", "device": ")" + device + R"(", "nodes": )" + std::to_string(nodes) +
+         R"(, "devices_per_node": )" + std::to_string(each) + R"(, "intra_node": {"gbit_per_s": )" + std::to_string(inside) +
+         R"(, "latency_us": 5}, "inter_node": {"gbit_per_s": )" + std::to_string(between) + R"(, "latency_us": 10}})";
+}
+
+/// Subclusters, any two of which are joined alike.
+std::string joined(const std::vector<std::string>& names, const std::vector<std::string>& all, int gbit, int us) {
+  std::string text = R"({"format": "hetsched/cluster", "version": 1, "subclusters": [)", links;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    text += (i == 0 ? "" : ", ") + all[i];
+    for (std::size_t j = 0; j < i; ++j)
+      links += (links.empty() ? R"({"between": [")" : R"(, {"between": [")") + names[j] + R"(", ")" + names[i] +
+               R"("], "gbit_per_s": )" + std::to_string(gbit) + R"(, "latency_us": )" + std::to_string(us) + "}";
+  }
+  return text + R"(], "links": [)" + links + "]}";
+}
+
+std::string llama(int layers, int hidden, int heads, int inner, int vocabulary, int sequence, bool tied = false) {
+  return R"({"model_type": "llama", "num_hidden_layers": )" + std::to_string(layers) + R"(, "hidden_size": )" +
+         std::to_string(hidden) + R"(, "num_attention_heads": )" + std::to_string(heads) +
+         R"(, "num_key_value_heads": 8, "intermediate_size": )" + std::to_string(inner) + R"(, "vocab_size": )" +
+         std::to_string(vocabulary) + R"(, "max_position_embeddings": )" + std::to_string(sequence) +
+         R"(, "torch_dtype": "bfloat16", "tie_word_embeddings": )" + (tied ? "true}" : "false}");
+}
+
+/// The integers of a text, but those behind a word's letters.
+std::vector<int> numbers(const std::string& text) {
+  std::vector<int> all;
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (std::isdigit(static_cast<unsigned char>(text[i]))) {
+      all.push_back(std::stoi(text.substr(i)));
+      while (i < text.size() && std::isdigit(static_cast<unsigned char>(text[i]))) ++i;
+    }
+  return all;
+}
+
+/// What follows a word up to the end of its line.
+std::string behind(const std::string& text, const std::string& word) {
+  const auto begin = text.find(word);
+  REQUIRE(begin != std::string::npos);
+  return text.substr(begin + word.size(), text.find('\n', begin) - begin - word.size());
+}
+
+/// Blocks by stage of a layout of Megatron-LM of one stage a rank: E, t, L, x*n and (x|)*n.
+std::vector<int> blocks_of(const std::string& layout) {
+  std::vector<int> all{0};
+  for (std::size_t i = 0; i < layout.size(); ++i) {
+    if (layout[i] == '(') {
+      const auto end = layout.find(')', i);
+      const auto inner = blocks_of(layout.substr(i + 1, end - i - 2)).front();
+      all.insert(all.end() - 1, static_cast<std::size_t>(std::stoi(layout.substr(end + 2))), inner);
+      i = layout.find_first_not_of("0123456789", end + 2) - 1;
+    } else if (layout[i] == 't') {
+      const bool more = i + 1 < layout.size() && layout[i + 1] == '*';
+      all.back() += more ? std::stoi(layout.substr(i + 2)) : 1;
+    } else if (layout[i] == '|') {
+      all.push_back(0);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("hetsched-plan --for: what is exported for six clusters and three targets is the plan") {
+  CHECK(blocks_of("Et|(t*3|)*4,t*2|L") == std::vector{1, 3, 3, 3, 3, 2, 0});
+  const workplace w;
+  const auto h100 = [](int nodes, int gbit) { return subcluster("h", "H100-SXM5-80GB", nodes, 8, 3600, gbit); };
+  const auto a100 = [](const std::string& name, const std::string& size, int nodes) {
+    return subcluster(name, "A100-SXM4-" + size, nodes, 8, 2400, 200);
+  };
+  const auto home = [](const std::string& name, const std::string& device) { return subcluster(name, device, 2, 1, 100, 1); };
+  const auto seventy = llama(80, 8192, 64, 28672, 32000, 4096);
+  const std::string gpt = R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 40, "hidden": 5120, "heads": 40,
+    "vocab": 50257, "sequence": 2048, "dtype": "bf16"}})";
+  const std::tuple<std::string, std::string, int> settings[] = {
+      {joined({"h", "a"}, {h100(2, 400), a100("a", "80GB", 4)}, 100, 20), seventy, 256},
+      {joined({"h", "a"}, {h100(16, 200), a100("a", "80GB", 32)}, 200, 20), llama(126, 16384, 128, 53248, 128256, 8192), 1024},
+      {joined({"p", "q", "r"}, {a100("p", "80GB", 4), a100("q", "80GB", 4), a100("r", "40GB", 4)}, 5, 20000), gpt, 1024},
+      {joined({"a", "b", "c", "d"},
+              {home("a", "RTX4090"), home("b", "RTX3090"), home("c", "RTX3060-12GB"), home("d", "RTX4060Ti-16GB")}, 1, 50),
+       llama(28, 3072, 24, 8192, 128256, 2048, true), 64},
+      {joined({"h"}, {h100(1, 400)}, 0, 0), llama(32, 4096, 32, 14336, 128256, 8192), 256},
+      {joined({"h"}, {h100(8, 400)}, 0, 0), seventy, 256}};
+  for (const auto& [hosts, model, batch] : settings)
+    for (const std::string name : {"megatron", "torch", "flagscale"}) {
+      CAPTURE(hosts);
+      CAPTURE(name);
+      w.put("c.json", hosts);
+      w.put("m.json", model);
+      const auto found = w.run("hetsched-plan --cluster c.json --model m.json --global-batch " + std::to_string(batch) +
+                               " --time-budget 0.05 --for " + name + " --out p.json");
+      CAPTURE(found.errors);
+      REQUIRE(found.status == 0);
+      const auto exported = w.run("hetsched-export --plan p.json --cluster c.json --to " + name + " --out x");
+      CAPTURE(exported.errors);
+      REQUIRE(exported.status == 0);
+      const auto p = hetsched::read_plan(w.path("p.json")).plan;
+      const auto& line = p.pipelines.front();
+      const auto copies = static_cast<int>(p.pipelines.size()), count = static_cast<int>(line.stages.size());
+      int ranks = 0;
+      std::vector<int> blocks;
+      const int last = line.stages.back().layers.last - 1;
+      for (const auto& s : line.stages) {
+        ranks += copies * s.degrees.device_count();
+        blocks.push_back(std::min(s.layers.last, last) - std::max(s.layers.first, 1));
+      }
+      const auto& first = line.stages.front().degrees;
+      CHECK(json::parse(w.get("x/ranks.json"))["ranks"].size() == static_cast<std::size_t>(ranks));
+      if (name == "torch") {
+        const auto read = json::parse(w.get("x/stages.json"));
+        CHECK(read["data"] == copies * first.data);
+        CHECK(read["microbatches"] == line.microbatches);
+        CHECK(read["microbatch_size"] == copies * line.microbatch_size);
+        REQUIRE(read["stages"].size() == line.stages.size());
+        for (std::size_t i = 0; i < line.stages.size(); ++i) {
+          const auto& s = line.stages[i];
+          CHECK(read["stages"][i]["first_layer"] == s.layers.first);
+          CHECK(read["stages"][i]["last_layer"] == s.layers.last - 1);
+          CHECK(read["stages"][i]["recompute"] == hetsched::name_of(s.recompute));
+        }
+      } else if (name == "megatron") {
+        CHECK(blocks_of(w.get("x/pipeline_layout.txt")) == blocks);
+        const auto launch = w.get("x/launch.sh");
+        const auto flag = [&](const std::string& word) { return numbers(behind(launch, word)).at(0); };
+        CHECK(flag("--tensor-model-parallel-size ") == first.tensor);
+        CHECK(flag("--pipeline-model-parallel-size ") == count);
+        CHECK(flag("--micro-batch-size ") == line.microbatch_size / first.data);
+        CHECK(flag("--global-batch-size ") == batch);
+        CHECK((launch.find("--recompute-granularity ") != std::string::npos) ==
+              (line.stages.front().recompute != hetsched::recomputation::none));
+      } else {
+        const auto yaml = w.get("x/flagscale.yaml");
+        CHECK(numbers(behind(yaml, "hetero_pipeline_layer_split: ")) == blocks);
+        const auto meshes = numbers(behind(yaml, "hetero_process_meshes: "));  // tensor, context, expert, data, pipeline
+        std::size_t stage = 0;
+        for (std::size_t m = 0; m + 4 < meshes.size(); m += 5)
+          for (int k = 0; k < meshes[m + 4]; ++k, ++stage) {
+            REQUIRE(stage < line.stages.size());
+            CHECK(meshes[m] == line.stages[stage].degrees.tensor);
+            CHECK(meshes[m + 3] == line.stages[stage].degrees.data);
+          }
+        CHECK(stage == line.stages.size());
+      }
+    }
+  // On the last of them, AMP's plan has room under 1F1B only.
+  REQUIRE(
+      w.run("hetsched-plan --cluster c.json --model m.json --global-batch 256 --planner amp --for torch --out p.json").status ==
+      0);
+  CHECK(hetsched::gaps(hetsched::read_plan(w.path("p.json")).plan, *hetsched::find_plan_target("torch")).empty());
 }
 
 TEST_CASE("hetsched-plan --for: a first plan that is hard to find is waited for") {

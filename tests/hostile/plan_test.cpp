@@ -142,6 +142,11 @@ const std::vector<door> doors{
        (void)allows(t, "1f1b");
      },
      false},
+    {"parts_backwards",
+     [](random_source& r) {
+       const char* const names[] = {"1f1b", "zb_v", "auto", "", "none"};
+       (void)parts_backwards(one_of(r, names));
+     }},
     {"space_of", [](random_source& r) { (void)space_of(some_target(r)); }, false},
     {"gradient_groups", [](random_source& r) { (void)gradient_groups(some_plan(r)); }},
     {"objective_of", [](random_source& r) { expect(objective_of(some_plan(r)) >= 0, "an objective"); }},

@@ -99,7 +99,7 @@ parallel_pipelines_options some_parallel(random_source& r) {
   return o;
 }
 baseline_options some_baseline(random_source& r) {
-  return {.schedule = one_in(r, 12) ? "none" : "exact_1f1b", .epsilon = mostly_double(r, .1)};
+  return {.schedule = one_in(r, 12) ? "none" : "exact_1f1b", .epsilon = mostly_double(r, .1), .one_order = one_in(r, 2)};
 }
 plan_request some_request(random_source& r) {
   plan_request q{.global_batch = some_count(r, 4), .microbatch_size = one_in(r, 12) ? some_int(r) : r.integer(0, 1)};

@@ -13,6 +13,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/cost/models/training_stack.hpp>
 #include <hetsched/schedule/builders/bidirectional.hpp>
+#include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/v_schedules.hpp>
 
 using namespace hetsched;
@@ -130,7 +131,17 @@ TEST_CASE("what is run in another way comes last: recomputation, ZeRO, schedules
   CHECK_FALSE(can_run(p, *find_plan_target("megatron")));
   CHECK(texts(plan_of(2, 4, {}, "zb_v"), "megatron") == list{"plan: schedule zb_v, expected 1f1b or interleaved_1f1b"});
   CHECK(texts(plan_of(2, 4, {}, "looped_bfs"), "megatron").front().substr(0, 2) == "~ ");
-  CHECK(texts(plan_of(2, 4, {}, "zb_v"), "torch") == list{});
+  auto parted = plan_of(2, 4, {}, "zb_v");
+  CHECK(texts(parted, "torch") == list{});
+  parted.pipelines[0].stages[1].recompute = recomputation::full;
+  CHECK(texts(parted, "torch") == list{"~ stage 1: recompute full under schedule zb_v, which parts backwards, expected none"});
+  CHECK(texts(parted, "hetsched") == list{});
+  parted.pipelines[0].schedule.name = "looped_bfs";
+  CHECK(texts(parted, "torch") == list{});
+  for (const auto name : schedule_names())  // as their papers have them
+    CHECK(parts_backwards(name) == (name.starts_with("zb_") || name.starts_with("v_") || name.starts_with("dualpipe")));
+  CHECK(parts_backwards("auto"));
+  CHECK_THROWS_AS((void)parts_backwards("zb_h9"), input_error);
   CHECK(texts(plan_of(2, 4, {}, "dualpipe"), "torch").size() == 1);
   CHECK(texts(plan_of(2, 6, {}, "interleaved_1f1b"), "megatron") == list{});
   auto odd = plan_of(2, 6, {}, "interleaved_1f1b");
@@ -323,7 +334,8 @@ TEST_CASE("docs/targets.md has a row for each target, as the data say") {
     if (t.joined_by_nccl) together.push_back("joined by NCCL");
     if (t.hosts_in_a_row) together.push_back("a host's ranks in a row");
     const auto row = "| `" + t.name + "` | " + t.program + " | `" + t.stack + "` | " + cuts + " | " + listed(t.equal, name) +
-                     " | " + most + " | " + listed(t.recompute, name) + " | " + listed(t.zero, number) +
+                     " | " + most + " | " + listed(t.recompute, name) +
+                     (t.recompute_parted ? "" : "; none where a schedule parts backwards") + " | " + listed(t.zero, number) +
                      (t.zero_alone.empty() ? "" : "; on one stage also " + listed(t.zero_alone, number)) + " | " +
                      (t.schedules.empty() ? "all" : listed(t.schedules, itself)) + " | " + listed(together, itself) + " |";
     CAPTURE(row);

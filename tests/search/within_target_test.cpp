@@ -263,6 +263,69 @@ TEST_CASE("find_plan: another schedule of the target, for which one stage is too
   }
 }
 
+TEST_CASE("find_plan: torch recomputes where that is faster than to have no room, but not where backwards come in parts") {
+  auto c = two_kinds();
+  const auto chain = blocks(1024, false);
+  const costs_by_size costs = [&](int size) { return costs_of(c, chain, size); };
+  plan_request request{.global_batch = 64, .microbatch_size = 8, .planner = "interop_dp"};
+  request.setting.granularity = "block";
+  request.target = find_plan_target("torch");
+  const auto recomputes = [](const plan& p) {
+    const auto& stages = p.pipelines[0].stages;
+    return std::any_of(stages.begin(), stages.end(), [](const auto& s) { return s.recompute == recomputation::full; });
+  };
+  auto without = request;
+  without.target->recompute = {recomputation::none};
+  bool any = false;
+  for (double gigabytes = 20; gigabytes > 2; gigabytes *= 0.9) {
+    CAPTURE(gigabytes);
+    for (auto& s : c.subclusters) s.device.memory_bytes = static_cast<std::int64_t>(gigabytes * 1e9);
+    const auto found = find_plan(c, costs, request), plain = find_plan(c, costs, without);
+    if (plain) {
+      REQUIRE(found);
+      CHECK(found->predicted.iteration_s <= plain->predicted.iteration_s * (1 + 1e-9));
+    }
+    if (!found) break;
+    any = any || recomputes(*found);
+    auto parted = request;
+    parted.schedule = "zb_h1";
+    if (const auto other = find_plan(c, costs, parted)) {
+      CHECK_FALSE(recomputes(*other));
+      CHECK(gaps(*other, *request.target).empty());
+    }
+  }
+  CHECK(any);
+}
+
+TEST_CASE("find_plan: a baseline plans what the target runs, if anything under 1F1B") {
+  auto c = two_kinds();
+  c.links[0] = {0, 1, {100e-6, 1e9 / 8}};  // over which more microbatches are on their way than 1F1B has
+  const auto chain = blocks(1024, false);
+  const costs_by_size costs = [&](int size) { return costs_of(c, chain, size); };
+  int several = 0;
+  for (const auto* planner : {"uniform", "amp"})
+    for (double gigabytes = 12; gigabytes > 3; gigabytes *= 0.97)
+      for (const int batch : {64, 256}) {
+        CAPTURE(planner);
+        CAPTURE(gigabytes);
+        for (auto& s : c.subclusters) s.device.memory_bytes = static_cast<std::int64_t>(gigabytes * 1e9);
+        plan_request request{.global_batch = batch, .microbatch_size = 16, .planner = planner};
+        request.setting.granularity = "block";
+        request.target = find_plan_target("torch");
+        request.target->recompute = {recomputation::none};
+        const auto found = find_plan(c, costs, request);
+        // What has 1F1B's order in all pipelines is of its space.
+        auto narrow = request;
+        narrow.schedule = "1f1b";
+        const auto least = find_plan(c, costs, narrow);
+        if (least) REQUIRE(found);
+        if (!found) continue;
+        CHECK(gaps(*found, *request.target).empty());
+        several += found->pipelines.size() > 1;
+      }
+  CHECK(several > 0);
+}
+
 TEST_CASE("find_plan: what does not go with a target is an error") {
   const auto c = two_kinds();
   const auto chain = blocks(1024, false);

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own word on what is written for it: check.py FOLDER_OF_COMMANDS. The last line is "N passed, N failed"."""
+import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -65,7 +67,6 @@ def pipeline(path, ranks, microbatches):
 
 
 def makespan(*options):
-    import json
     return json.loads(run("hetsched-simulate", "--json", *options))["makespan_s"]
 
 
@@ -114,11 +115,15 @@ def trains(folder):
     model = ["--layers", "4", "--hidden", "32", "--heads", "4", "--sequence", "32", "--untied", "--precision", "fp64",
              "--optimizer", "sgd", "--clip", "0", "--microbatches", "4", "--microbatch-size", "2"]
     run("hetsched-train", "--ranks", "1", "--steps", "1", "--lr", "0", "--checkpoint", folder / "first", *model)
-    for ranks, schedule in ((2, "1f1b"), (2, "interleaved_1f1b"), (3, "zb_h1")):
+    for ranks, schedule, recomputed in ((2, "1f1b", []), (2, "1f1b", [1]), (2, "interleaved_1f1b", [0, 1]), (3, "zb_h1", [])):
         losses, plan, out = folder / "losses.csv", folder / "plan.json", folder / "exported"
         chunks = ["--chunks", "2"] if schedule == "interleaved_1f1b" else []
         run("hetsched-train", "--ranks", str(ranks), "--schedule", schedule, *chunks, "--steps", "2", "--lr", "0.5", "--losses",
             losses, "--out-plan", plan, *model)
+        of = json.loads(plan.read_text())
+        for stage in recomputed:  # which changes no bit of it
+            of["pipelines"][0]["stages"][stage]["recompute"] = "full"
+        plan.write_text(json.dumps(of))
         run("hetsched-export", "--plan", plan, "--to", "torch", "--out", out)
         gpt = str(here / "gpt.py") + ":"
         text = here.parents[1] / "examples" / "gpt" / "alice.txt"
@@ -130,8 +135,16 @@ def trains(folder):
                  "SEQUENCE": "32", "HEADS": "4", "LR": "0.5", "OMP_NUM_THREADS": "1"})
         theirs = [float(line.split()[-1]) for line in found.stdout.splitlines() if line.startswith("step ")]
         ours = [float(line.split(",")[1]) for line in losses.read_text().splitlines()[1:]]
-        print(f"{schedule} on {ranks} ranks: {theirs} here, {ours} by hetsched-train")
-        check(f"losses of {schedule}", len(theirs) == 2 and all(abs(a - b) < 1e-5 for a, b in zip(theirs, ours)),
+        forwards = {int(rank): int(count) for rank, count in re.findall(r"rank (\d+): (\d+) forwards", found.stdout)}
+        layers = [0] * ranks
+        for stage in json.loads((out / "stages.json").read_text())["stages"]:
+            layers[stage["pipeline_rank"]] += 1 + stage["last_layer"] - stage["first_layer"]
+        what = schedule + (f", ranks {recomputed} recompute" if recomputed else "")
+        # Of two steps of four microbatches, and what stages run to learn shapes.
+        check(f"forwards of {what}", all(forwards.get(r, 0) // (2 * 4 * layers[r]) == (2 if r in recomputed else 1)
+                                         for r in range(ranks)), f"{forwards} {layers}")
+        print(f"{what} on {ranks} ranks: {theirs} here, {ours} by hetsched-train")
+        check(f"losses of {what}", len(theirs) == 2 and all(abs(a - b) < 1e-5 for a, b in zip(theirs, ours)),
               found.stderr[-2000:] if not theirs else "")
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small GPT of the examples on torch, for the run.py of an exported plan: the first weights from a checkpoint of
-hetsched-train (CHECKPOINT), the samples of its steps (TEXT, SEED). Layer norms, GELU, learned positions, untied."""
+hetsched-train (CHECKPOINT), the samples of its steps (TEXT, SEED). Layer norms, GELU, learned positions, untied. At its end a
+rank says how many layers it ran forward."""
+import atexit
 import os
 import sys
 from pathlib import Path
@@ -53,8 +55,15 @@ def model():
     for (layer, name), value in read(os.environ["CHECKPOINT"]).items():
         if name.startswith("parameter."):
             layers.setdefault(layer, []).append((int(name.removeprefix("parameter.")), value))
+    run = [0]
+    def count(layer, inputs):
+        run[0] += 1
+    atexit.register(lambda: print(f"rank {os.environ['RANK']}: {run[0]} forwards", flush=True))
     parts = [[v for _, v in sorted(layers[i], key=lambda n: n[0])] for i in range(len(layers))]
-    return [(Embedding if i == 0 else Head if i + 1 == len(parts) else Block)(p) for i, p in enumerate(parts)]
+    made = [(Embedding if i == 0 else Head if i + 1 == len(parts) else Block)(p) for i, p in enumerate(parts)]
+    for layer in made:
+        layer.register_forward_pre_hook(count)
+    return made
 
 
 def split_mix(state):

@@ -23,7 +23,8 @@ struct comparison_row {
   std::string reason{};  ///< empty where there is a plan
   hetsched::plan plan{};
   double search_s = 0;
-  int devices = 0;  ///< in use
+  int devices = 0;                       ///< in use
+  std::optional<double> held_up_s = {};  ///< an iteration whose sends hold ranks up, if it is asked for
 };
 
 /// The least memory that a device has left; none where capacities are not known.
@@ -71,19 +72,26 @@ struct comparison_row {
   const double seconds = r.plan.predicted.iteration_s, bound = bound_of(r.plan);
   const auto left = headroom(r.plan);
   const auto gap = gap_of(r, bound_of_all);
-  return {format_seconds(seconds),
-          format_number(seconds / best.plan.predicted.iteration_s),
-          bound > 0 ? format_seconds(bound) : "-",
-          gap ? format_percent(*gap) : "-",
-          std::to_string(r.plan.pipelines.size()),
-          std::to_string(r.plan.pipelines.front().microbatch_size),
-          left ? format_bytes(*left) : "-",
-          std::to_string(r.devices) + " of " + std::to_string(all_devices),
-          format_seconds(r.search_s)};
+  std::vector<std::string> cells{format_seconds(seconds),
+                                 format_number(seconds / best.plan.predicted.iteration_s),
+                                 bound > 0 ? format_seconds(bound) : "-",
+                                 gap ? format_percent(*gap) : "-",
+                                 std::to_string(r.plan.pipelines.size()),
+                                 std::to_string(r.plan.pipelines.front().microbatch_size),
+                                 left ? format_bytes(*left) : "-",
+                                 std::to_string(r.devices) + " of " + std::to_string(all_devices),
+                                 format_seconds(r.search_s)};
+  if (r.held_up_s) cells.insert(cells.begin() + 1, format_seconds(*r.held_up_s));
+  return cells;
 }
 
-inline const std::vector<std::string> comparison_columns{"planner",    ">iteration",  ">times best",  ">none below", ">gap",
-                                                         ">pipelines", ">microbatch", ">memory left", ">devices",    ">search"};
+[[nodiscard]] inline std::vector<std::string> comparison_columns(const std::vector<comparison_row>& rows) {
+  std::vector<std::string> columns{"planner",    ">iteration",  ">times best",  ">none below", ">gap",
+                                   ">pipelines", ">microbatch", ">memory left", ">devices",    ">search"};
+  if (std::any_of(rows.begin(), rows.end(), [](const auto& r) { return r.held_up_s.has_value(); }))
+    columns.insert(columns.begin() + 2, ">with sends");
+  return columns;
+}
 
 /// The rows as cells, those without a plan left out.
 [[nodiscard]] inline std::vector<std::vector<std::string>> comparison_cells(const std::vector<comparison_row>& rows,
@@ -101,7 +109,7 @@ inline const std::vector<std::string> comparison_columns{"planner",    ">iterati
 /// The rows as a table, with the reasons of those without a plan below.
 [[nodiscard]] inline std::string comparison_text(const std::vector<comparison_row>& rows, int all_devices) {
   const auto cells = comparison_cells(rows, all_devices);
-  std::string text = cells.empty() ? "" : hetsched::format_table(comparison_columns, cells);
+  std::string text = cells.empty() ? "" : hetsched::format_table(comparison_columns(rows), cells);
   for (const auto& r : rows)
     if (!r.reason.empty()) text += r.planner + ": no plan: " + r.reason + "\n";
   return text;
@@ -116,6 +124,7 @@ inline const std::vector<std::string> comparison_columns{"planner",    ">iterati
       const auto left = headroom(r.plan);
       const auto gap = gap_of(r, bound_of_all(rows));
       row["iteration_s"] = r.plan.predicted.iteration_s;
+      if (r.held_up_s) row["iteration_with_sends_s"] = *r.held_up_s;
       row["lower_bound_s"] = bound > 0 ? nlohmann::ordered_json(bound) : nullptr;
       row["gap"] = gap ? nlohmann::ordered_json(*gap) : nullptr;
       row["complete"] = r.plan.evidence && r.plan.evidence->complete;
@@ -150,7 +159,8 @@ inline const std::vector<std::string> comparison_columns{"planner",    ">iterati
       bars.push_back({r.planner, 0, "no plan"});
   }
   page.drawings = {bars_svg(bars, "Iteration; lines are what each planner has proved no plan of its kind to be below")};
-  page.tables = {{.heading = "Plans", .note = "", .columns = comparison_columns, .rows = comparison_cells(rows, all_devices)}};
+  page.tables = {
+      {.heading = "Plans", .note = "", .columns = comparison_columns(rows), .rows = comparison_cells(rows, all_devices)}};
   report_table refused{.heading = "No plan", .note = "", .columns = {"planner", "why"}, .rows = {}};
   for (const auto& r : rows)
     if (!r.reason.empty()) refused.rows.push_back({r.planner, r.reason});

@@ -45,6 +45,7 @@ struct plan_target {
   std::vector<stage_trait> equal{};          ///< all stages have the same
   std::vector<stage_trait> equal_at_ends{};  ///< the first and the last stage do, if they share parameters (a tied embedding)
   std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
+  bool recompute_parted = true;  ///< also where a schedule parts backwards into those of inputs and of weights
   std::vector<int> zero{0, 1, 2, 3};
   std::vector<int> zero_alone{};         ///< also, of a plan of one stage
   std::vector<std::string> schedules{};  ///< empty: all; the first is planned for unless another is asked for
@@ -82,6 +83,10 @@ void validate(const plan_target& t);
 
 /// Whether the target runs a schedule of that name as it is.
 [[nodiscard]] bool allows(const plan_target& t, std::string_view schedule_name);
+
+/// Whether a schedule of that name has backwards of inputs and of weights apart, or may have, as "auto".
+/// Throws: input_error for a name that is not known.
+[[nodiscard]] bool parts_backwards(std::string_view schedule_name);
 
 /// Something of a plan that a target does not run as it stands.
 struct target_gap {

@@ -81,6 +81,13 @@ enum class stage_shape { line, loop, back, other };
   return back ? stage_shape::back : stage_shape::other;
 }
 
+[[nodiscard]] inline bool has_weight_backwards(const schedule& order) {
+  for (const auto& lane : order.lanes)
+    for (const auto& a : lane.actions)
+      if (a.kind == action_kind::backward_weight) return true;
+  return false;
+}
+
 /// Compares a plan with a target. `hardware`: of the devices, if it is known.
 class gap_finder {
  public:
@@ -108,6 +115,7 @@ class gap_finder {
       for (const auto trait : target_.equal) look_at_trait(l, trait);
       look_at_ends(l);
       look_at_schedule(l);
+      look_at_parts(l);
       look_at_precision(l);
       look_at_hosts(l);
     }
@@ -233,6 +241,21 @@ class gap_finder {
     const auto last = line.stages.size() - 1;
     for (const auto trait : target_.equal_at_ends)
       if (matters(trait, how(line.stages.front())) && matters(trait, how(line.stages.back()))) compare(l, trait, 0, last);
+  }
+
+  // Tells of the first stage that recomputes although backwards are in parts.
+  void look_at_parts(std::size_t l) {
+    const auto& line = plan_.pipelines[l];
+    const auto& stages = line.stages;
+    const auto recomputes = [](const stage_plan& s) { return s.recompute != recomputation::none; };
+    const auto first = std::find_if(stages.begin(), stages.end(), recomputes);
+    if (target_.recompute_parted || first == stages.end()) return;
+    const auto& name = line.schedule.name;
+    const bool known = name == auto_schedule_name || find_schedule(name);
+    if (line.schedule.actions ? has_weight_backwards(*line.schedule.actions) : known && parts_backwards(name))
+      add(stage_name(plan_, l, static_cast<std::size_t>(first - stages.begin())),
+          "recompute " + std::string(name_of(first->recompute)) + " under schedule " + name + ", which parts backwards", "none",
+          true);
   }
 
   void look_at_schedule(std::size_t l) {
@@ -389,8 +412,9 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
                                .joined_by_nccl = true};
 
     // torch.distributed.pipelining of PyTorch 2.9 with the script of hetsched-export: whole modules of the user's, nothing inside
-    // them is parallel, and no state is shared out. Any order of one direction can be read from a table, of stages that lie in a
-    // row, round, or there and back.
+    // them is parallel, and no state is shared out. The script recomputes the layers of a stage or none (torch.utils.checkpoint);
+    // where backwards come in parts (torch/distributed/pipelining/_backward.py), each part would recompute them again. Any order
+    // of one direction can be read from a table, of stages that lie in a row, round, or there and back.
     const plan_target torch{
         .name = "torch",
         .program = "torch.distributed.pipelining of PyTorch 2.9 and later",
@@ -399,7 +423,8 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
         .uneven_shares = false,
         .most = {.data = INT_MAX},
         .equal = {data},
-        .recompute = {none},
+        .recompute = {none, full},
+        .recompute_parted = false,
         .zero = {0},
         .schedules = {"exact_1f1b", "auto", "gpipe", "1f1b", "eager_1f1b", "h1f1b", "virtual_1f1b", "interleaved_1f1b",
                       "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"},
@@ -514,6 +539,13 @@ HETSCHED_INLINE bool allows(const plan_target& t, std::string_view schedule_name
   return t.schedules.empty() || detail::has(t.schedules, std::string(schedule_name));
 }
 
+HETSCHED_INLINE bool parts_backwards(std::string_view schedule_name) {
+  if (schedule_name == auto_schedule_name) return true;
+  // What the builder makes of two equal ranks, and as many microbatches as any of them wants.
+  const pipeline two{.forward_s = {1, 1}, .backward_s = {2, 2}, .transfer_s = {0}, .weight_backward_s = {1, 1}};
+  return detail::has_weight_backwards(build_schedule(schedule_name, two, 8));
+}
+
 HETSCHED_INLINE std::string to_text(const target_gap& gap) { return gap.place + ": " + gap.found + ", expected " + gap.expected; }
 
 HETSCHED_INLINE std::vector<target_gap> gaps(const plan& p, const plan_target& t) { return detail::gap_finder(p, t).run(); }
@@ -597,6 +629,7 @@ HETSCHED_INLINE std::string space_of(const plan_target& t) {
   if (t.least_replicas > 1)
     rules.push_back("on several devices each stage with " + std::to_string(t.least_replicas) + " replicas or more");
   if (t.recompute.size() < 3) rules.push_back("recompute " + detail::joined(detail::names_of(t.recompute), " or "));
+  if (!t.recompute_parted) rules.emplace_back("no recomputation where schedules part backwards");
   if (t.zero.size() < 4) rules.push_back("ZeRO stage " + detail::joined(detail::texts_of(t.zero), " or "));
   if (!t.zero_alone.empty())
     rules.push_back("in plans of one stage also " + detail::joined(detail::texts_of(t.zero_alone), " or "));

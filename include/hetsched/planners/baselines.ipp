@@ -56,8 +56,9 @@ HETSCHED_INLINE outcome<plan> amp(const cluster& hardware, const any_cost_model&
 
 HETSCHED_INLINE outcome<plan> equal_pipelines(const cluster& hardware, const any_cost_model& costs,
                                               const planning_problem& problem, const baseline_options& options) {
-  return detail::baseline("equal_pipelines", hardware, costs, problem, options, [](detail::baseline_judge& judge) {
-    judge.want_one_order();
+  auto own = options;
+  own.one_order = true;
+  return detail::baseline("equal_pipelines", hardware, costs, problem, own, [](detail::baseline_judge& judge) {
     return detail::best_of_grids(
         judge,
         judge.asked().use_all_devices ? detail::subcluster_orders(judge.hardware()) : detail::orders_of_some(judge.hardware()),

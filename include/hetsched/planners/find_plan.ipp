@@ -116,6 +116,13 @@ namespace detail {
   return *std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.one_pipeline || !one; });
 }
 
+/// The schedule that stages are to run: the one that is asked for, else one of the target's; empty: the planner's.
+[[nodiscard]] inline std::string schedule_of(const plan_request& request) {
+  if (!request.schedule.empty() || !request.target || request.target->schedules.empty()) return request.schedule;
+  const auto own = std::string(schedule_name(request.how.warmup));
+  return allows(*request.target, own) ? own : request.target->schedules.front();
+}
+
 /// The search of find_plan.
 class plan_finder {
  public:
@@ -125,11 +132,7 @@ class plan_finder {
         request_(request),
         planner_(planner),
         choice_(request.how),
-        schedule_(request.schedule) {
-    if (const auto& t = request.target; t && schedule_.empty() && !t->schedules.empty()) {
-      schedule_ = schedule_name(request.how.warmup);
-      if (!allows(*t, schedule_)) schedule_ = t->schedules.front();
-    }
+        schedule_(schedule_of(request)) {
     choice_.schedule = schedule_;
     choice_.known.clear();
     choice_.similar.clear();
@@ -428,8 +431,12 @@ class plan_finder {
     return refusals_.begin()->second;
   }
 
+  // Where nobody asks for a schedule, a target's plans have any that it runs: baselines go back to 1F1B where theirs has no room.
   [[nodiscard]] bool runs_already(const plan& p) const {
-    return std::all_of(p.pipelines.begin(), p.pipelines.end(), [&](const auto& line) { return line.schedule.name == schedule_; });
+    const bool any = request_.schedule.empty() && request_.target;
+    return std::all_of(p.pipelines.begin(), p.pipelines.end(), [&](const auto& line) {
+      return line.schedule.name == schedule_ || (any && allows(*request_.target, line.schedule.name));
+    });
   }
 
   // Bounds speak of schedules that leave forwards and backwards of a stage whole.
@@ -520,6 +527,13 @@ inline void validate(const plan_request& request) {
           "does not run schedule " + request.schedule + "; it runs: " + space_of(t));
   for (const auto rule : {warmup_rule::exact, warmup_rule::h1f1b, warmup_rule::one_f_one_b, warmup_rule::eager})
     if (!allows(t, schedule_name(request.how.warmup)) && allows(t, schedule_name(rule))) request.how.warmup = rule;
+  if (!t.several_pipelines) request.how.one_order = true;
+  const auto schedule = schedule_of(request);
+  if (!t.recompute_parted && !schedule.empty() && parts_backwards(schedule)) {
+    require(std::find(t.recompute.begin(), t.recompute.end(), recomputation::none) != t.recompute.end(),
+            "recomputes always, and not where a schedule parts backwards, as " + schedule);
+    request.target->recompute = {recomputation::none};
+  }
   request.setting.target = t.name;
   return request;
 }

@@ -28,6 +28,7 @@ struct planner_choice {
   bool published = false;                   ///< hetauto and hexiscale search as their papers do
   std::string schedule = {};                ///< what the stages are to run; empty: the planner's
   int stages = 0;                           ///< of placement; 0: as many as are best
+  bool one_order = false;                   ///< the baselines' pipelines of a plan are of one order
   std::vector<pipeline_plan> known = {};    ///< pipelines that a first look has found
   std::vector<pipeline_plan> similar = {};  ///< those of the best plan of another microbatch size
 };

@@ -163,7 +163,9 @@ outcome<plan> by_baseline(const cluster& hardware, const any_cost_model& costs, 
                           const planner_choice& given) {
   const bool named = !given.schedule.empty() && given.schedule != auto_schedule_name;
   return Baseline(hardware, costs, problem,
-                  {.schedule = named ? given.schedule : std::string(schedule_name(given.warmup)), .epsilon = given.epsilon});
+                  {.schedule = named ? given.schedule : std::string(schedule_name(given.warmup)),
+                   .epsilon = given.epsilon,
+                   .one_order = given.one_order});
 }
 
 inline std::string sizes_of_space(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,

@@ -13,7 +13,10 @@ using namespace hetsched::test;
 
 TEST_CASE("stages of PyTorch's pipelining read back are the plan's, and so is the schedule") {
   for (const auto* name : {"1f1b", "interleaved_1f1b", "zb_v"}) {
-    const auto placed = place_plan(equal_plan(18, 2, {.data = 2}, name), "x");
+    auto file = equal_plan(18, 2, {.data = 2}, name);
+    auto& planned = file.plan.pipelines.front().stages;
+    planned[1].recompute = recomputation::full;
+    const auto placed = place_plan(file, "x");
     const auto made = export_torch(placed);
     const auto read = nlohmann::json::parse(made.text("stages.json"));
     CHECK(read["data"] == 2);
@@ -26,6 +29,7 @@ TEST_CASE("stages of PyTorch's pipelining read back are the plan's, and so is th
       CHECK(s["last_layer"] == placed.layout.stages[v].layers.last - 1);
       CHECK(s["modules"].size() == static_cast<std::size_t>(placed.layout.stages[v].layers.size()));
       CHECK(s["pipeline_rank"] == placed.order().rank(0, static_cast<int>(v)));
+      CHECK(s["recompute"] == name_of(planned[s["pipeline_rank"]].recompute));
     }
     const auto order = parse_schedule_csv(made.text("schedule.csv"));
     CHECK(order.rank_of == placed.order().rank_of);
@@ -42,9 +46,10 @@ TEST_CASE("what PyTorch's pipelining cannot do") {
   auto file = equal_plan(18, 2, {.data = 2});
   CHECK(export_torch(place_plan(file, "X")).remarks.empty());
   for (auto& s : file.plan.pipelines.front().stages) s.zero = 1;
-  file.plan.pipelines.front().stages[1].recompute = recomputation::full;
+  file.plan.pipelines.front().stages[1].recompute = recomputation::selective;
   const auto made = export_torch(place_plan(file, "X"));
+  CHECK(nlohmann::json::parse(made.text("stages.json"))["stages"][1]["recompute"] == "full");
   REQUIRE(made.remarks.size() == 2);
   CHECK(has(made.remarks[0], "stage 0 has ZeRO stage 1, and with X all have 0"));
-  CHECK(has(made.remarks[1], "run.py recomputes nothing"));
+  CHECK(has(made.remarks[1], "stage 1 recomputes selectively, and in run.py whole layers"));
 }

@@ -119,6 +119,15 @@ TEST_CASE("hosts as mpirun lists them") {
   CHECK(groups[0].hosts == std::vector<std::string>{"gpu01", "gpu02"});
   CHECK(groups[0].slots == 8);
   CHECK(groups[1].slots == 0);
+  const auto numbered = parse_hostfile("fe80::1 slots = 4\nfe80::2 slots\t=4\n[fe80::a]:4\n::1\n10.0.0.7 slots= 2\n", "hosts");
+  REQUIRE(numbered.size() == 3);
+  CHECK(numbered[0].name == "fe80");
+  CHECK(numbered[0].hosts == std::vector<std::string>{"fe80::1", "fe80::2", "fe80::a"});
+  CHECK(numbered[0].slots == 4);
+  CHECK(numbered[1].name == "::1");
+  CHECK(numbered[2].slots == 2);
+  CHECK(problem([] { (void)parse_hostfile("fe80::g slots=4\n", "hosts"); }) ==
+        "hosts: line 1: \"fe80::g\" is no name of a host, expected letters, digits, - _ .");
   CHECK(problem([] { (void)parse_hostfile("gpu1 slots=8\ngpu2 slots=4\n", "hosts"); }) ==
         "hosts: line 2: host gpu2 has 4 slots, and gpu1, which is alike, 8");
   CHECK(problem([] { (void)parse_hostfile("gpu1 slots=many\n", "hosts"); }) == "hosts: line 1: \"many\" is no number of slots");

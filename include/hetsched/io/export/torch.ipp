@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -9,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/export/assumptions.hpp>
 #include <hetsched/io/export/hosts.hpp>
 #include <hetsched/io/export/torch.hpp>
@@ -37,6 +37,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+from torch.utils.checkpoint import checkpoint
 
 here = Path(__file__).resolve().parent
 plan = json.loads((here / "stages.json").read_text())
@@ -48,6 +49,15 @@ def load(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, function)
+
+
+class Recomputed(nn.Sequential):
+    """Layers of which only the inputs are kept for the backward pass; the names of parameters are those of nn.Sequential."""
+
+    def forward(self, x):
+        for layer in self:
+            x = checkpoint(layer, x, use_reentrant=False)
+        return x
 
 
 def example_model():
@@ -85,7 +95,8 @@ def main():
     stages = []
     for s in plan["stages"]:
         if s["pipeline_rank"] == place:
-            part = nn.Sequential(*layers[s["first_layer"]:s["last_layer"] + 1]).to(device)
+            kind = {"none": nn.Sequential, "full": Recomputed}[s["recompute"]]
+            part = kind(*layers[s["first_layer"]:s["last_layer"] + 1]).to(device)
             stages.append(PipelineStage(part, s["stage"], count, device, group=lines[replica]))
     loss = options.loss or (nn.MSELoss() if options.model is example_model else nn.CrossEntropyLoss())
     schedule = _PipelineScheduleRuntime(stages, plan["microbatches"], loss_fn=loss)
@@ -127,11 +138,14 @@ HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
     const auto layers = placed.layout.stages[v].layers;
     auto modules = nlohmann::ordered_json::array();
     for (int l = layers.first; l < layers.last; ++l) modules.push_back(module_name(placed, l));
+    const int rank = order.rank(0, static_cast<int>(v));
+    const bool recomputes = at(line.stages, rank).recompute != recomputation::none;
     stages.push_back({{"stage", v},
-                      {"pipeline_rank", order.rank(0, static_cast<int>(v))},
+                      {"pipeline_rank", rank},
                       {"first_layer", layers.first},
                       {"last_layer", layers.last - 1},
-                      {"modules", std::move(modules)}});
+                      {"modules", std::move(modules)},
+                      {"recompute", name_of(recomputes ? recomputation::full : recomputation::none)}});
   }
   plan_export result;
   (void)common_zero(placed, 0, result.remarks);
@@ -146,8 +160,11 @@ HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
                   {"ranks.json", ranks_json(placed)}};
   for (auto& f : launch_files(placed, "\"$here/run.py\"")) result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
-  if (std::any_of(line.stages.begin(), line.stages.end(), [](const auto& s) { return s.recompute != recomputation::none; }))
-    result.remarks.push_back("run.py recomputes nothing, and the plan does; modules of --model may (torch.utils.checkpoint)");
+  for (std::size_t s = 0; s < line.stages.size(); ++s)
+    if (line.stages[s].recompute == recomputation::selective) {
+      result.remarks.push_back("stage " + std::to_string(s) + " recomputes selectively, and in run.py whole layers");
+      break;
+    }
   return result;
 }
 

@@ -23,6 +23,7 @@ struct host_group {
 [[nodiscard]] std::vector<host_group> parse_host_list(std::string_view text);
 
 /// Hosts as mpirun's hostfiles list them, one on each line: "gpu01 slots=8", "gpu01:8" or "gpu01"; # begins a comment.
+/// Addresses of IPv6 stand by themselves or in brackets, and those that differ behind the last colon only are alike.
 /// Throws: file_error for a file without hosts, for a count that is none, and for alike hosts with unlike slots.
 [[nodiscard]] std::vector<host_group> parse_hostfile(std::string_view text, std::string_view file);
 

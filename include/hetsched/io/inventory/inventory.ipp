@@ -77,11 +77,41 @@ template <class Number>
                      [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.'; });
 }
 
+[[nodiscard]] inline bool is_ipv6(std::string_view host) {
+  return std::count(host.begin(), host.end(), ':') >= 2 && host.find_first_not_of("0123456789abcdefABCDEF:.") == host.npos;
+}
+
 [[nodiscard]] inline std::string group_name(std::string_view host) {
+  if (is_ipv6(host)) {  // those that differ behind the last colon
+    const auto end = host.find_last_not_of(':', host.rfind(':'));
+    return std::string(end == host.npos ? host : host.substr(0, end + 1));
+  }
   auto name = host.substr(0, host.find('.'));
   while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back()))) name.remove_suffix(1);
   while (!name.empty() && (name.back() == '-' || name.back() == '_')) name.remove_suffix(1);
   return std::string(name.empty() ? host.substr(0, host.find('.')) : name);
+}
+
+// "slots = 4" as "slots=4".
+[[nodiscard]] inline std::string without_blanks_at_equals(std::string_view line) {
+  std::string text;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const auto blank = [](char c) { return c == ' ' || c == '\t'; };
+    const auto next = blank(line[i]) ? line.find_first_not_of(" \t", i) : i;
+    if (blank(line[i]) && ((next != line.npos && line[next] == '=') || text.ends_with('='))) continue;
+    text += line[i];
+  }
+  return text;
+}
+
+// Of "gpu01:8", "[fe80::1]:8", "fe80::1" or "gpu01"; no slots are "0".
+[[nodiscard]] inline std::pair<std::string, std::string> host_and_slots(const std::string& cell) {
+  const bool closed = cell.front() == '[' && cell.find(']') != cell.npos;
+  const bool address = !closed && std::count(cell.begin(), cell.end(), ':') >= 2;
+  const auto colon = address ? cell.npos : cell.find(':', closed ? cell.find(']') : 0);
+  auto host = cell.substr(0, colon);
+  if (closed && host.back() == ']' && is_ipv6(host.substr(1, host.size() - 2))) host = host.substr(1, host.size() - 2);
+  return {std::move(host), colon == cell.npos ? "0" : cell.substr(colon + 1)};
 }
 
 inline void add_host(std::vector<host_group>& groups, const std::string& host, int slots = 0) {
@@ -318,21 +348,16 @@ HETSCHED_INLINE std::vector<host_group> parse_hostfile(std::string_view text, st
   std::size_t number = 0;
   for (const auto& line : detail::plain_lines(text)) {
     ++number;
-    const auto cells = detail::words(std::string_view(line).substr(0, line.find('#')));
+    const auto cells = detail::words(detail::without_blanks_at_equals(std::string_view(line).substr(0, line.find('#'))));
     if (cells.empty()) continue;
     try {
-      auto host = cells[0];
-      std::string slots = "0";
-      if (const auto colon = host.find(':'); colon != std::string::npos) {
-        slots = host.substr(colon + 1);
-        host.resize(colon);
-      }
+      auto [host, slots] = detail::host_and_slots(cells[0]);
       for (std::size_t i = 1; i < cells.size(); ++i) {
         if (cells[i].starts_with("slots=")) slots = cells[i].substr(6);
         if (cells[i].find('=') == std::string::npos)
           throw input_error("found \"" + detail::excerpt(printable(cells[i])) + "\" behind a host, expected slots=N");
       }
-      if (!detail::is_host_name(host))
+      if (!detail::is_host_name(host) && !detail::is_ipv6(host))
         throw input_error("\"" + detail::excerpt(printable(host)) + "\" is no name of a host, expected letters, digits, - _ .");
       const auto count = detail::number_of<int>(slots);
       if (!count || *count < 0) throw input_error("\"" + printable(slots) + "\" is no number of slots");

@@ -35,12 +35,13 @@ struct degree_key {
 inline constexpr degree_key degree_keys[] = {
     {"data", &degrees::data}, {"context", &degrees::context}, {"tensor", &degrees::tensor}, {"expert", &degrees::expert}};
 
-struct device_rule {
+struct target_rule {
   const char* name;
   bool plan_target::*of;
 };
 
-inline constexpr device_rule device_rules[] = {{"one_precision", &plan_target::one_precision},
+inline constexpr target_rule target_rules[] = {{"recompute_parted", &plan_target::recompute_parted},
+                                               {"one_precision", &plan_target::one_precision},
                                                {"fp16_experts", &plan_target::fp16_experts},
                                                {"joined_by_nccl", &plan_target::joined_by_nccl},
                                                {"hosts_in_a_row", &plan_target::hosts_in_a_row}};
@@ -52,11 +53,11 @@ inline constexpr device_rule device_rules[] = {{"one_precision", &plan_target::o
 }
 
 [[nodiscard]] inline plan_target read_target_object(const json_value& value) {
-  value.object(
-      {"format",        "version",        "name",           "like",           "program",      "stack",      "several_pipelines",
-       "uneven_shares", "cuts",           "most",           "least_replicas", "whole_rounds", "equal",      "recompute",
-       "zero",          "schedules",      "strict",         "equal_at_ends",  "zero_alone",   "precisions", "one_precision",
-       "fp16_experts",  "joined_by_nccl", "hosts_in_a_row", "equal_pipelines"});
+  value.object({"format",        "version", "zero_alone",     "equal_at_ends", "several_pipelines", "whole_rounds",
+                "uneven_shares", "like",    "program",        "strict",        "fp16_experts",      "recompute",
+                "most",          "stack",   "least_replicas", "one_precision", "recompute_parted",  "schedules",
+                "cuts",          "zero",    "joined_by_nccl", "precisions",    "hosts_in_a_row",    "equal_pipelines",
+                "name",          "equal"});
   plan_target t;
   if (const auto like = value.find("like")) t = plan_targets()[as_size(choice_of(*like, target_names()))];
   const auto name = value.at("name");
@@ -97,7 +98,7 @@ inline constexpr device_rule device_rules[] = {{"one_precision", &plan_target::o
   constexpr std::array computed{"fp32", "tf32", "fp16", "bf16"};  // by precision
   if (const auto kinds = value.find("precisions"))
     t.precisions = kinds->list([&](const json_value& x) { return static_cast<precision>(choice_of(x, computed)); });
-  for (const auto& [key, of] : device_rules)
+  for (const auto& [key, of] : target_rules)
     if (const auto holds = value.find(key)) t.*of = holds->boolean();
   if (const auto strict = value.find("strict")) t.strict = strict->boolean();
   try {
@@ -154,7 +155,7 @@ HETSCHED_INLINE std::string to_json(const plan_target& t) {
   out["whole_rounds"] = t.whole_rounds;
   auto& computed = out["precisions"] = json::array();
   for (const auto p : t.precisions) computed.push_back(name_of(p));
-  for (const auto& [key, of] : detail::device_rules) out[key] = t.*of;
+  for (const auto& [key, of] : detail::target_rules) out[key] = t.*of;
   out["strict"] = t.strict;
   return detail::dump(out);
 }

@@ -82,9 +82,6 @@ class baseline_judge {
     return {.layers = layers, .devices = {devices}, .degrees = where.degrees, .recompute = where.recompute, .zero = where.zero};
   }
 
-  /// From now on all pipelines of a plan start with as many microbatches as the one that needs most.
-  void want_one_order() { alike_ = true; }
-
   /// Looks at a plan of these pipelines, which need stages and microbatches only.
   void consider(std::vector<pipeline_plan> lines) {
     plan p{.planner = planner_, .pipelines = std::move(lines)};
@@ -95,7 +92,7 @@ class baseline_judge {
       }
       auto judged = evaluate(hardware(), book_.costs(), p, judging());
       ++plans_;
-      if (alike_ && judged && judged->shortage.empty() && give_one_order(judged->plan)) {
+      if (options_.one_order && judged && judged->shortage.empty() && give_one_order(judged->plan)) {
         ++plans_;
         judged = evaluate(hardware(), book_.costs(), std::move(judged->plan), judging());
       }
@@ -155,7 +152,7 @@ class baseline_judge {
   std::optional<plan> best_;
   std::optional<refusal> why_;
   std::int64_t plans_ = 0;
-  bool stopped_ = false, alike_ = false;
+  bool stopped_ = false;
 };
 
 }  // namespace hetsched::detail
