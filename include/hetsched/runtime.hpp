@@ -29,6 +29,7 @@
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/layer_error.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
+#include <hetsched/runtime/layer/packed_layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layer/parameter_id.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>

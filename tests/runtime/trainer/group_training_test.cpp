@@ -18,6 +18,7 @@
 #include <hetsched/runtime/group/stage_group.hpp>
 
 #include "../../sanitizer_share.hpp"
+#include "../packed_layers.hpp"
 #include "../set_groups.hpp"
 #include "../training.hpp"
 
@@ -120,13 +121,14 @@ result alone(const toy<double>& t, const training_layout& layout, int steps) {
   return found;
 }
 
-template <class MakeLayer, class Optimizer = sgd>
+tensor_shape toy_shape(int, int rows) { return {static_cast<std::size_t>(rows), toy<double>::width}; }
+
+template <class MakeLayer, class Optimizer = sgd, class Shape = decltype(&toy_shape)>
 std::vector<result> on_devices(const toy<double>& t, const training_layout& layout, int steps, MakeLayer make_layer,
                                const trainer_options& options = {}, const Optimizer& optimizer = {.learning_rate = rate},
-                               const std::vector<training_layout>& moves = {}) {
+                               const std::vector<training_layout>& moves = {}, Shape shape = &toy_shape) {
   std::vector<result> all(static_cast<std::size_t>(layout.ranks()));
   hetsched::run_on_threads(channel::connect(layout.ranks()), [&](channel& comm) {
-    const auto shape = [](int, int rows) { return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width}; };
     auto trainer = hetsched::make_trainer<tensor>(layout, make_layer, shape, comm, optimizer, options);
     auto& own = all[static_cast<std::size_t>(comm.rank())];
     own.parameters.resize(static_cast<std::size_t>(t.layers));
@@ -209,6 +211,23 @@ TEST_CASE("[threads] data ranks with uneven shares give the bits of one device t
     test::set_reshard(layout.pipelines[0], all_reshard_strategies[static_cast<std::size_t>(random.integer(0, 7))]);
     check_same(on_devices(t, layout, 2, make), alone(t, layout, 2));
   }
+}
+
+TEST_CASE("[threads] three tensors of three types between stages: the bits of layers that hand them on by themselves") {
+  const three_parts net{};
+  const toy<double> t{.layers = net.layers};
+  const auto make = [&](int l) { return net.make(l); };
+  for (const std::vector<int>& counts : std::vector<std::vector<int>>{{1}, {1, 1}, {1, 1, 1}, {2, 1, 3}, {3, 2}})
+    for (const auto* name : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v"}) {
+      CAPTURE(name);
+      CAPTURE(counts);
+      const int ranks = static_cast<int>(counts.size());
+      const auto layout = grouped(net.layers, schedule_of(name, ranks, 2 * ranks), 6, data_only(counts));
+      const auto [losses, weights] = net.alone(layout, 3, rate);
+      result expected{losses, {}};
+      for (const auto& w : weights) expected.parameters.push_back({w});
+      check_same(on_devices(t, layout, 3, make, {}, sgd{.learning_rate = rate}, {}, &three_parts::shape_after), expected);
+    }
 }
 
 TEST_CASE("[threads] shares of the state that ZeRO shares out change no bit, and each rank holds its share") {

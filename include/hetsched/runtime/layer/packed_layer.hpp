@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/trainer/group_training_test.cpp.
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/runtime/layer/detail/packed_rows.hpp>
+#include <hetsched/runtime/layer/layer.hpp>
+#include <hetsched/runtime/layer/parameter_cut.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
+
+namespace hetsched {
+
+/// Whether a tensor's elements have gradients: not integers, such as masks and tokens. May be specialised for tensors of numbers
+/// that nobody differentiates by.
+template <class T>
+inline constexpr bool has_gradient = !std::is_integral_v<typename tensor_traits<T>::element>;
+
+namespace detail {
+
+template <class Parts>
+inline constexpr bool is_part_list = false;
+template <class T>
+inline constexpr bool is_part_list<std::vector<T>> = pipeline_tensor<T>&& on_host<T>;
+template <class... Ts>
+inline constexpr bool is_part_list<std::tuple<Ts...>> = sizeof...(Ts) > 0 && (... && (pipeline_tensor<Ts> && on_host<Ts>));
+template <class A, class B>
+inline constexpr bool is_part_list<std::pair<A, B>> = is_part_list<std::tuple<A, B>>;
+
+}  // namespace detail
+
+/// What crosses a boundary as several tensors: a std::tuple or std::pair of tensors of any types, or a std::vector of one type,
+/// as many as there are; all in host memory.
+template <class Parts>
+concept tensor_parts = detail::is_part_list<Parts>;
+
+namespace detail {
+
+/// body(tensor) for each part; with GradientsOnly, for those that have gradients.
+template <bool GradientsOnly, class Parts, class Body>
+void for_each_part(Parts& parts, Body&& body) {
+  const auto visit = [&]<class T>(T& t) {
+    if constexpr (!GradientsOnly || has_gradient<std::remove_const_t<T>>) body(t);
+  };
+  if constexpr (requires { parts.size(); })
+    for (auto& t : parts) visit(t);
+  else
+    std::apply([&](auto&... t) { (visit(t), ...); }, parts);
+}
+
+template <bool GradientsOnly, class Parts>
+[[nodiscard]] std::vector<packed_part> parts_to_send(const Parts& parts, std::string_view what) {
+  std::vector<packed_part> found;
+  for_each_part<GradientsOnly>(parts, [&]<class T>(const T& t) {
+    using traits = tensor_traits<T>;
+    require_contiguous(t, what);
+    found.push_back({.shape = shape_of(t),
+                     .element_bytes = sizeof(typename traits::element),
+                     .from = reinterpret_cast<const std::byte*>(elements(t) > 0 ? traits::data(t) : nullptr)});
+  });
+  return found;
+}
+
+/// The elements of a row.
+template <pipeline_tensor Tensor>
+[[nodiscard]] std::size_t packed_row(std::span<const packed_part> parts, std::string_view what) {
+  constexpr std::size_t each = sizeof(typename tensor_traits<Tensor>::element);
+  return (packed_row_bytes(parts, what) + each - 1) / each;
+}
+
+/// `rows`, `row`: of the tensor; 0: as long as the parts are. Throws: input_error for parts that do not fit.
+template <pipeline_tensor Tensor, bool GradientsOnly, tensor_parts Parts>
+[[nodiscard]] Tensor packed(const Parts& parts, std::size_t rows, std::size_t row, std::string_view what) {
+  using traits = tensor_traits<Tensor>;
+  const auto sent = parts_to_send<GradientsOnly>(parts, what);
+  const std::size_t needed = packed_row<Tensor>(sent, what);
+  if (row == 0) row = needed;
+  if (needed > row)
+    throw input_error("the parts of " + std::string(what) + " take " + std::to_string(needed) +
+                      " elements a row, more than the boundary has room for, " + std::to_string(row));
+  if (!sent.empty()) rows = sent.front().shape.front();
+  Tensor t = traits::make({rows, row});
+  if (elements(t) > 0) {
+    auto* const to = reinterpret_cast<std::byte*>(traits::data(t));
+    if (sent.empty()) std::memset(to, 0, elements(t) * sizeof(typename traits::element));
+    write_packed_rows(sent, to, row * sizeof(typename traits::element));
+  }
+  return t;
+}
+
+/// Parts out of a packed tensor.
+template <tensor_parts Parts>
+struct unpacked {
+  Parts parts{};
+  std::vector<tensor_shape> shapes{};  ///< of those parts that were in it
+};
+
+/// Parts keep their memory where their shapes stay.
+template <bool GradientsOnly, pipeline_tensor Tensor, tensor_parts Parts>
+void unpack(const Tensor& t, unpacked<Parts>& to, std::string_view what) {
+  using traits = tensor_traits<Tensor>;
+  const auto shape = shape_of(t);
+  if (shape.size() != 2 || elements(t) == 0)
+    throw input_error(std::string(what) + " is of the shape " + extents_text(shape) + ", expected are rows of packed parts");
+  constexpr bool any_number = requires { to.parts.resize(1); };
+  std::vector<std::size_t> element_bytes;
+  if constexpr (any_number)
+    element_bytes.push_back(sizeof(typename tensor_traits<typename Parts::value_type>::element));
+  else
+    for_each_part<GradientsOnly>(to.parts,
+                                 [&]<class T>(T&) { element_bytes.push_back(sizeof(typename tensor_traits<T>::element)); });
+  const auto* const from = reinterpret_cast<const std::byte*>(traits::data(t));
+  const std::size_t row_bytes = shape[1] * sizeof(typename traits::element);
+  auto shapes = packed_shapes(from, row_bytes, shape[0], element_bytes, any_number, what);
+  if constexpr (any_number) to.parts.resize(shapes.size());
+  std::vector<packed_part> taken;
+  for_each_part<GradientsOnly>(to.parts, [&]<class T>(T& part) {
+    const auto i = taken.size();
+    if (i >= to.shapes.size() || to.shapes[i] != shapes[i]) part = tensor_traits<T>::make(shapes[i]);
+    taken.push_back({.shape = shapes[i],
+                     .element_bytes = sizeof(typename tensor_traits<T>::element),
+                     .to = reinterpret_cast<std::byte*>(elements(part) > 0 ? tensor_traits<T>::data(part) : nullptr)});
+  });
+  read_packed_rows(taken, from, row_bytes);
+  to.shapes = std::move(shapes);
+}
+
+/// What a packed_layer keeps of an input or a gradient; nothing if it is one tensor.
+template <class Tensor, class Side>
+struct unpacked_side {
+  using type = unpacked<Side>;
+};
+template <class Tensor>
+struct unpacked_side<Tensor, Tensor> {
+  struct type {};
+};
+
+}  // namespace detail
+
+/// How the parts of a boundary travel: the shape of their packed tensor, for shape_after. `shapes`: one of each part, the first
+/// extent of all is that of the rows (samples, or tokens). Where shapes change from step to step: the longest.
+/// Throws: input_error for another number of shapes, or of rows.
+/// Example: packed_shape<tensor, std::tuple<tensor, mask>>({{8, 64, 512}, {8, 64}})
+template <pipeline_tensor Tensor, tensor_parts Parts>
+[[nodiscard]] tensor_shape packed_shape(const std::vector<tensor_shape>& shapes) {
+  std::vector<detail::packed_part> parts;
+  const auto add = [&]<class T>(std::type_identity<T>) {
+    if (parts.size() < shapes.size())
+      parts.push_back(
+          {.shape = shapes[parts.size()], .element_bytes = sizeof(typename tensor_traits<T>::element), .from = {}, .to = {}});
+  };
+  std::size_t expected = shapes.size();
+  if constexpr (requires { typename Parts::value_type; }) {
+    for (std::size_t i = 0; i < shapes.size(); ++i) add(std::type_identity<typename Parts::value_type>{});
+  } else {
+    expected = std::tuple_size_v<Parts>;
+    [&]<std::size_t... I>(std::index_sequence<I...>) { (add(std::type_identity<std::tuple_element_t<I, Parts>>{}), ...); }
+    (std::make_index_sequence<std::tuple_size_v<Parts>>{});
+  }
+  if (expected != shapes.size() || shapes.empty())
+    throw input_error("shapes of " + std::to_string(shapes.size()) + " parts, expected are " +
+                      std::to_string(std::max(expected, std::size_t{1})));
+  const std::size_t row = detail::packed_row<Tensor>(parts, "the boundary");
+  return {shapes.front().front(), row};
+}
+
+/// Lets a layer take and give several tensors where the runtime hands on one: as a layer of Tensor, it unpacks what comes and
+/// packs what leaves. Input, Output: tensor_parts, or Tensor itself. The layer has the members of a pipeline_layer or split_layer
+/// with these types:
+///   forward(const Input&, context&) -> Output, backward(const Output& gradient, context&) -> Input, its gradient, ...
+/// and parameters and gradients of Tensor. All parts have the same first extent, the rows, over which data ranks share them.
+/// Parts without gradients (has_gradient) have none: what backward gets and returns in their place is not looked at, and is not
+/// sent. Shapes may change from step to step, and from one microbatch to another, within the room that the boundary has.
+/// Costs a copy of all parts at either end of the layer, between layers of one stage, too.
+/// Requires: parts, like Tensor, are in host memory.
+/// Throws: input_error for an input that is not packed of such parts, and for parts that have not the same rows, are not
+/// contiguous or do not fit.
+template <pipeline_tensor Tensor, class Input, class Output, class Layer>
+requires(std::same_as<Input, Tensor> || tensor_parts<Input>) &&
+    (std::same_as<Output, Tensor> || tensor_parts<Output>)class packed_layer {
+  static_assert(detail::on_host<Tensor>, "parts are packed in host memory");
+  static_assert(detail::has_context<Layer>, "the layer has no member type `context` that can be made");
+  static constexpr bool takes_parts = !std::same_as<Input, Tensor>, gives_parts = !std::same_as<Output, Tensor>;
+  static constexpr bool splits = requires(Layer & l, const Output& g, typename Layer::context& c) {
+    { l.backward_input(g, c) } -> std::convertible_to<Input>;
+    l.backward_weight(g, c);
+  };
+
+ public:
+  struct context {
+    typename Layer::context own;
+    typename detail::unpacked_side<Tensor, Input>::type input{};
+    typename detail::unpacked_side<Tensor, Output>::type gradient{};
+    std::size_t rows = 0, row = 0;  ///< of the packed input
+  };
+
+  /// `room`: the elements of a row of the output, packed_shape(...)[1]; 0: as its parts need, where their shapes do not change.
+  explicit packed_layer(Layer layer, std::size_t room = 0) : layer_(std::move(layer)), room_(room) {}
+
+  [[nodiscard]] context make_context() { return {.own = detail::make_context(layer_)}; }
+  [[nodiscard]] Tensor forward(const Tensor& input, context& c) {
+    if constexpr (takes_parts) {
+      detail::unpack<false>(input, c.input, "the input");
+      const auto shape = detail::shape_of(input);
+      c.rows = shape[0], c.row = shape[1];
+      return given(layer_.forward(c.input.parts, c.own));
+    } else {
+      return given(layer_.forward(input, c.own));
+    }
+  }
+  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) {
+    return returned(layer_.backward(unpacked_gradient(gradient, c), c.own), c);
+  }
+  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) requires splits {
+    return returned(layer_.backward_input(unpacked_gradient(gradient, c), c.own), c);
+  }
+  void backward_weight(const Tensor& gradient, context& c) requires splits {
+    if constexpr (gives_parts)
+      layer_.backward_weight(c.gradient.parts, c.own);
+    else
+      layer_.backward_weight(gradient, c.own);
+  }
+  [[nodiscard]] decltype(auto) parameters() { return layer_.parameters(); }
+  [[nodiscard]] decltype(auto) gradients() { return layer_.gradients(); }
+  [[nodiscard]] auto buffers() { return detail::buffers<Tensor>(layer_); }
+  [[nodiscard]] auto parameter_cuts() { return detail::parameter_cuts(layer_); }
+  void parameters_changed() {
+    if constexpr (requires { layer_.parameters_changed(); }) layer_.parameters_changed();
+  }
+  [[nodiscard]] Layer& layer() { return layer_; }
+
+ private:
+  [[nodiscard]] Tensor given(Output&& output) {
+    if constexpr (gives_parts)
+      return detail::packed<Tensor, false>(output, 0, room_, "the output");
+    else
+      return std::move(output);
+  }
+  [[nodiscard]] const Output& unpacked_gradient(const Tensor& gradient, context& c) {
+    if constexpr (gives_parts) {
+      detail::unpack<true>(gradient, c.gradient, "the output's gradient");
+      return c.gradient.parts;
+    } else {
+      return gradient;
+    }
+  }
+  [[nodiscard]] Tensor returned(Input&& gradient, context& c) {
+    if constexpr (takes_parts)
+      return detail::packed<Tensor, true>(gradient, c.rows, c.row, "the input's gradient");
+    else
+      return std::move(gradient);
+  }
+
+  Layer layer_;
+  std::size_t room_;
+};
+
+}  // namespace hetsched
