@@ -25,6 +25,7 @@
 #include <hetsched/runtime/inference/inference_pipeline.hpp>
 #include <hetsched/runtime/inference/inference_queue.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
+#include <hetsched/runtime/layer/boundary_shape.hpp>
 #include <hetsched/runtime/layer/check_layer.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/layer_error.hpp>

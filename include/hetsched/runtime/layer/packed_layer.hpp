@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
-#include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/runtime/layer/boundary_shape.hpp>
 #include <hetsched/runtime/layer/detail/packed_rows.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
@@ -47,55 +48,49 @@ concept tensor_parts = detail::is_part_list<Parts>;
 
 namespace detail {
 
-/// body(tensor) for each part; with GradientsOnly, for those that have gradients.
-template <bool GradientsOnly, class Parts, class Body>
+/// body(tensor) for each part.
+template <class Parts, class Body>
 void for_each_part(Parts& parts, Body&& body) {
-  const auto visit = [&]<class T>(T& t) {
-    if constexpr (!GradientsOnly || has_gradient<std::remove_const_t<T>>) body(t);
-  };
   if constexpr (requires { parts.size(); })
-    for (auto& t : parts) visit(t);
+    for (auto& t : parts) body(t);
   else
-    std::apply([&](auto&... t) { (visit(t), ...); }, parts);
-}
-
-template <bool GradientsOnly, class Parts>
-[[nodiscard]] std::vector<packed_part> parts_to_send(const Parts& parts, std::string_view what) {
-  std::vector<packed_part> found;
-  for_each_part<GradientsOnly>(parts, [&]<class T>(const T& t) {
-    using traits = tensor_traits<T>;
-    require_contiguous(t, what);
-    found.push_back({.shape = shape_of(t),
-                     .element_bytes = sizeof(typename traits::element),
-                     .from = reinterpret_cast<const std::byte*>(elements(t) > 0 ? traits::data(t) : nullptr)});
-  });
-  return found;
+    std::apply([&](auto&... t) { (body(t), ...); }, parts);
 }
 
 /// The elements of a row.
 template <pipeline_tensor Tensor>
-[[nodiscard]] std::size_t packed_row(std::span<const packed_part> parts, std::string_view what) {
+[[nodiscard]] std::size_t packed_row(std::span<const packed_part> parts, std::size_t rows, std::string_view what) {
   constexpr std::size_t each = sizeof(typename tensor_traits<Tensor>::element);
-  return (packed_row_bytes(parts, what) + each - 1) / each;
+  return (packed_row_bytes(parts, rows, what) + each - 1) / each;
 }
 
-/// `rows`, `row`: of the tensor; 0: as long as the parts are. Throws: input_error for parts that do not fit.
-template <pipeline_tensor Tensor, bool GradientsOnly, tensor_parts Parts>
-[[nodiscard]] Tensor packed(const Parts& parts, std::size_t rows, std::size_t row, std::string_view what) {
+/// With Gradient, parts without are left out. `rows`: of each part; none: as many as the first has. `row`: the elements of a row
+/// of the packed tensor; 0: as many as the parts need. Throws: input_error for parts that do not fit.
+template <pipeline_tensor Tensor, bool Gradient, tensor_parts Parts>
+[[nodiscard]] Tensor packed(const Parts& parts, std::optional<std::size_t> rows, std::size_t row, std::string_view what) {
   using traits = tensor_traits<Tensor>;
-  const auto sent = parts_to_send<GradientsOnly>(parts, what);
-  const std::size_t needed = packed_row<Tensor>(sent, what);
+  std::vector<packed_part> sent;
+  for_each_part(parts, [&]<class T>(const T& t) {
+    auto& p = sent.emplace_back();
+    if constexpr (!Gradient || has_gradient<T>) {
+      require_contiguous(t, "part " + std::to_string(sent.size() - 1) + " of " + std::string(what));
+      p.shape = shape_of(t);
+      p.element_bytes = sizeof(typename tensor_traits<T>::element);
+      if (elements(t) > 0) p.from = reinterpret_cast<const std::byte*>(tensor_traits<T>::data(t));
+      if (p.shape.empty())
+        throw input_error("part " + std::to_string(sent.size() - 1) + " of " + std::string(what) + " has no rows");
+      if (!rows) rows = p.shape.front();
+    }
+  });
+  if (!rows) throw input_error(std::string(what) + " has no parts");
+  const std::size_t needed = packed_row<Tensor>(sent, *rows, what);
   if (row == 0) row = needed;
   if (needed > row)
     throw input_error("the parts of " + std::string(what) + " take " + std::to_string(needed) +
                       " elements a row, more than the boundary has room for, " + std::to_string(row));
-  if (!sent.empty()) rows = sent.front().shape.front();
-  Tensor t = traits::make({rows, row});
-  if (elements(t) > 0) {
-    auto* const to = reinterpret_cast<std::byte*>(traits::data(t));
-    if (sent.empty()) std::memset(to, 0, elements(t) * sizeof(typename traits::element));
-    write_packed_rows(sent, to, row * sizeof(typename traits::element));
-  }
+  Tensor t = traits::make({*rows, row});
+  if (elements(t) > 0)
+    write_packed_rows(sent, reinterpret_cast<std::byte*>(traits::data(t)), *rows, row * sizeof(typename traits::element));
   return t;
 }
 
@@ -106,8 +101,8 @@ struct unpacked {
   std::vector<tensor_shape> shapes{};  ///< of those parts that were in it
 };
 
-/// Parts keep their memory where their shapes stay.
-template <bool GradientsOnly, pipeline_tensor Tensor, tensor_parts Parts>
+/// Parts keep their memory where their shapes stay. With Gradient, parts without are passed over.
+template <bool Gradient, pipeline_tensor Tensor, tensor_parts Parts>
 void unpack(const Tensor& t, unpacked<Parts>& to, std::string_view what) {
   using traits = tensor_traits<Tensor>;
   const auto shape = shape_of(t);
@@ -118,21 +113,25 @@ void unpack(const Tensor& t, unpacked<Parts>& to, std::string_view what) {
   if constexpr (any_number)
     element_bytes.push_back(sizeof(typename tensor_traits<typename Parts::value_type>::element));
   else
-    for_each_part<GradientsOnly>(to.parts,
-                                 [&]<class T>(T&) { element_bytes.push_back(sizeof(typename tensor_traits<T>::element)); });
+    for_each_part(to.parts, [&]<class T>(T&) { element_bytes.push_back(sizeof(typename tensor_traits<T>::element)); });
   const auto* const from = reinterpret_cast<const std::byte*>(traits::data(t));
   const std::size_t row_bytes = shape[1] * sizeof(typename traits::element);
-  auto shapes = packed_shapes(from, row_bytes, shape[0], element_bytes, any_number, what);
+  auto shapes = packed_shapes(from, shape[0], row_bytes, element_bytes, any_number, what);
   if constexpr (any_number) to.parts.resize(shapes.size());
+  to.shapes.resize(shapes.size());
   std::vector<packed_part> taken;
-  for_each_part<GradientsOnly>(to.parts, [&]<class T>(T& part) {
+  for_each_part(to.parts, [&]<class T>(T& part) {
     const auto i = taken.size();
-    if (i >= to.shapes.size() || to.shapes[i] != shapes[i]) part = tensor_traits<T>::make(shapes[i]);
-    taken.push_back({.shape = shapes[i],
-                     .element_bytes = sizeof(typename tensor_traits<T>::element),
-                     .to = reinterpret_cast<std::byte*>(elements(part) > 0 ? tensor_traits<T>::data(part) : nullptr)});
+    auto& p = taken.emplace_back();
+    p.shape = shapes[i];
+    p.element_bytes = sizeof(typename tensor_traits<T>::element);
+    if constexpr (!Gradient || has_gradient<T>) {
+      if (shapes[i].empty()) throw input_error("part " + std::to_string(i) + " of " + std::string(what) + " has been left out");
+      if (to.shapes[i] != shapes[i]) part = tensor_traits<T>::make(shapes[i]);
+      if (elements(part) > 0) p.to = reinterpret_cast<std::byte*>(tensor_traits<T>::data(part));
+    }
   });
-  read_packed_rows(taken, from, row_bytes);
+  read_packed_rows(taken, from, shape[0], row_bytes);
   to.shapes = std::move(shapes);
 }
 
@@ -148,17 +147,20 @@ struct unpacked_side<Tensor, Tensor> {
 
 }  // namespace detail
 
-/// How the parts of a boundary travel: the shape of their packed tensor, for shape_after. `shapes`: one of each part, the first
-/// extent of all is that of the rows (samples, or tokens). Where shapes change from step to step: the longest.
-/// Throws: input_error for another number of shapes, or of rows.
-/// Example: packed_shape<tensor, std::tuple<tensor, mask>>({{8, 64, 512}, {8, 64}})
+/// How the parts of a boundary travel, for shape_after: packed in one tensor, and back those that have gradients. `shapes`: one
+/// of each part, the first extent of all is that of the rows (samples, or tokens). Where shapes change from step to step: the
+/// longest. Throws: input_error for another number of shapes, or of rows. Example: packed_shape<tensor, std::tuple<tensor,
+/// mask>>({{8, 64, 512}, {8, 64}})
 template <pipeline_tensor Tensor, tensor_parts Parts>
-[[nodiscard]] tensor_shape packed_shape(const std::vector<tensor_shape>& shapes) {
-  std::vector<detail::packed_part> parts;
+[[nodiscard]] boundary_shape packed_shape(const std::vector<tensor_shape>& shapes) {
+  std::vector<detail::packed_part> parts, gradients;
   const auto add = [&]<class T>(std::type_identity<T>) {
-    if (parts.size() < shapes.size())
-      parts.push_back(
-          {.shape = shapes[parts.size()], .element_bytes = sizeof(typename tensor_traits<T>::element), .from = {}, .to = {}});
+    if (parts.size() == shapes.size()) return;
+    const auto& shape = shapes[parts.size()];
+    if (shape.empty()) throw input_error("part " + std::to_string(parts.size()) + " of the boundary has no rows");
+    constexpr std::size_t bytes = sizeof(typename tensor_traits<T>::element);
+    parts.push_back({.shape = shape, .element_bytes = bytes});
+    gradients.push_back({.shape = has_gradient<T> ? shape : tensor_shape{}, .element_bytes = bytes});
   };
   std::size_t expected = shapes.size();
   if constexpr (requires { typename Parts::value_type; }) {
@@ -171,9 +173,17 @@ template <pipeline_tensor Tensor, tensor_parts Parts>
   if (expected != shapes.size() || shapes.empty())
     throw input_error("shapes of " + std::to_string(shapes.size()) + " parts, expected are " +
                       std::to_string(std::max(expected, std::size_t{1})));
-  const std::size_t row = detail::packed_row<Tensor>(parts, "the boundary");
-  return {shapes.front().front(), row};
+  const std::size_t rows = shapes.front().front();
+  return {{rows, detail::packed_row<Tensor>(parts, rows, "the boundary")},
+          {rows, detail::packed_row<Tensor>(gradients, rows, "the boundary")}};
 }
+
+/// What a packed_layer has room for, in elements of a row: where shapes change, those of the boundaries' packed_shape.
+/// 0: as much as there is, where they do not.
+struct packed_room {
+  std::size_t output = 0;          ///< packed_shape(...).output[1], of what the layer gives
+  std::size_t input_gradient = 0;  ///< packed_shape(...).gradient[1], of what it takes
+};
 
 /// Lets a layer take and give several tensors where the runtime hands on one: as a layer of Tensor, it unpacks what comes and
 /// packs what leaves. Input, Output: tensor_parts, or Tensor itself. The layer has the members of a pipeline_layer or split_layer
@@ -202,18 +212,16 @@ requires(std::same_as<Input, Tensor> || tensor_parts<Input>) &&
     typename Layer::context own;
     typename detail::unpacked_side<Tensor, Input>::type input{};
     typename detail::unpacked_side<Tensor, Output>::type gradient{};
-    std::size_t rows = 0, row = 0;  ///< of the packed input
+    std::size_t rows = 0;  ///< of the packed input
   };
 
-  /// `room`: the elements of a row of the output, packed_shape(...)[1]; 0: as its parts need, where their shapes do not change.
-  explicit packed_layer(Layer layer, std::size_t room = 0) : layer_(std::move(layer)), room_(room) {}
+  explicit packed_layer(Layer layer, packed_room room = {}) : layer_(std::move(layer)), room_(room) {}
 
   [[nodiscard]] context make_context() { return {.own = detail::make_context(layer_)}; }
   [[nodiscard]] Tensor forward(const Tensor& input, context& c) {
     if constexpr (takes_parts) {
       detail::unpack<false>(input, c.input, "the input");
-      const auto shape = detail::shape_of(input);
-      c.rows = shape[0], c.row = shape[1];
+      c.rows = detail::shape_of(input)[0];
       return given(layer_.forward(c.input.parts, c.own));
     } else {
       return given(layer_.forward(input, c.own));
@@ -238,12 +246,13 @@ requires(std::same_as<Input, Tensor> || tensor_parts<Input>) &&
   void parameters_changed() {
     if constexpr (requires { layer_.parameters_changed(); }) layer_.parameters_changed();
   }
+  [[nodiscard]] bool own_gradient_shape() const { return takes_parts; }
   [[nodiscard]] Layer& layer() { return layer_; }
 
  private:
   [[nodiscard]] Tensor given(Output&& output) {
     if constexpr (gives_parts)
-      return detail::packed<Tensor, false>(output, 0, room_, "the output");
+      return detail::packed<Tensor, false>(output, std::nullopt, room_.output, "the output");
     else
       return std::move(output);
   }
@@ -257,13 +266,13 @@ requires(std::same_as<Input, Tensor> || tensor_parts<Input>) &&
   }
   [[nodiscard]] Tensor returned(Input&& gradient, context& c) {
     if constexpr (takes_parts)
-      return detail::packed<Tensor, true>(gradient, c.rows, c.row, "the input's gradient");
+      return detail::packed<Tensor, true>(gradient, c.rows, room_.input_gradient, "the input's gradient");
     else
       return std::move(gradient);
   }
 
   Layer layer_;
-  std::size_t room_;
+  packed_room room_;
 };
 
 }  // namespace hetsched

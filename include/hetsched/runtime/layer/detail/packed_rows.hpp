@@ -3,7 +3,6 @@
 // Tested by tests/runtime/trainer/group_training_test.cpp.
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -14,30 +13,31 @@
 // may be cut and put together row by row: a header that says what is in it, then the parts' bytes side by side, then zeros.
 namespace hetsched::detail {
 
-/// A part on its way.
+/// A part on its way; one that is left out has no shape.
 struct packed_part {
   tensor_shape shape;
   std::size_t element_bytes = 0;
   const std::byte* from = nullptr;  ///< read when it is packed
-  std::byte* to = nullptr;          ///< written when it is unpacked
+  std::byte* to = nullptr;          ///< written when it is unpacked; null: it is passed over
 };
 
-/// The bytes of a row that parts of these shapes take, with its header.
-/// Throws: input_error for a part without extents, or with another number of rows than the first; `what`: they are parts of.
-[[nodiscard]] std::size_t packed_row_bytes(std::span<const packed_part> parts, std::string_view what);
+/// The bytes of a row that parts take, with its header.
+/// Throws: input_error for a part that has not so many rows; `what`: they are parts of.
+[[nodiscard]] std::size_t packed_row_bytes(std::span<const packed_part> parts, std::size_t rows, std::string_view what);
 
 /// Writes rows of so many bytes each.
 /// Requires: row_bytes is at least packed_row_bytes().
-void write_packed_rows(std::span<const packed_part> parts, std::byte* to, std::size_t row_bytes);
+void write_packed_rows(std::span<const packed_part> parts, std::byte* to, std::size_t rows, std::size_t row_bytes);
 
-/// The shapes of the parts in rows; those of no rows are {0}. `element_bytes`: of each part; of one only: of all, however many.
+/// The shapes of the parts in rows, of which there are some. `element_bytes`: of each part; with any_number of the only one, and
+/// of as many as there are.
 /// Throws: input_error for what does not hold such parts; `what`: it is.
-[[nodiscard]] std::vector<tensor_shape> packed_shapes(const std::byte* from, std::size_t row_bytes, std::size_t rows,
+[[nodiscard]] std::vector<tensor_shape> packed_shapes(const std::byte* from, std::size_t rows, std::size_t row_bytes,
                                                       std::span<const std::size_t> element_bytes, bool any_number,
                                                       std::string_view what);
 
-/// Reads rows that write_packed_rows has written.
-void read_packed_rows(std::span<const packed_part> parts, const std::byte* from, std::size_t row_bytes);
+/// Reads rows that write_packed_rows has written, of parts of these shapes.
+void read_packed_rows(std::span<const packed_part> parts, const std::byte* from, std::size_t rows, std::size_t row_bytes);
 
 }  // namespace hetsched::detail
 

@@ -30,31 +30,31 @@ namespace hetsched::detail {
 }
 
 [[nodiscard]] HETSCHED_INLINE std::size_t bytes_of_row(const packed_part& p) {
+  if (p.shape.empty()) return 0;
   std::size_t bytes = p.element_bytes;
   for (std::size_t d = 1; d < p.shape.size(); ++d) bytes *= p.shape[d];
   return bytes;
 }
 
-HETSCHED_INLINE std::size_t packed_row_bytes(std::span<const packed_part> parts, std::string_view what) {
+HETSCHED_INLINE std::size_t packed_row_bytes(std::span<const packed_part> parts, std::size_t rows, std::string_view what) {
   std::size_t bytes = sizeof(std::uint32_t);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const auto& shape = parts[i].shape;
-    if (shape.empty() || shape.front() != parts.front().shape.front())
+    bytes += sizeof(std::uint32_t) * std::max(shape.size(), std::size_t{1}) + bytes_of_row(parts[i]);
+    const auto refuse = [&](const std::string& expected) {
       throw input_error("part " + std::to_string(i) + " of " + std::string(what) + " is of the shape " + extents_text(shape) +
-                        ", expected are " +
-                        (i == 0 ? "rows" : std::to_string(parts.front().shape.front()) + " rows, as of part 0"));
+                        ", expected are " + expected);
+    };
+    if (!shape.empty() && shape.front() != rows) refuse(std::to_string(rows) + " rows, as the others have");
     for (const auto extent : shape)
-      if (extent > std::numeric_limits<std::uint32_t>::max())
-        throw input_error("part " + std::to_string(i) + " of " + std::string(what) + " is of the shape " + extents_text(shape) +
-                          ", expected are extents below 2^32");
-    bytes += sizeof(std::uint32_t) * shape.size() + bytes_of_row(parts[i]);
+      if (extent > std::numeric_limits<std::uint32_t>::max()) refuse("extents below 2^32");
   }
   return bytes;
 }
 
-HETSCHED_INLINE void write_packed_rows(std::span<const packed_part> parts, std::byte* to, std::size_t row_bytes) {
+HETSCHED_INLINE void write_packed_rows(std::span<const packed_part> parts, std::byte* to, std::size_t rows,
+                                       std::size_t row_bytes) {
   const auto header = packed_header(parts);
-  const std::size_t rows = parts.empty() ? 0 : parts.front().shape.front();
   for (std::size_t row = 0; row < rows; ++row) {
     std::byte* const first = to + row * row_bytes;
     std::byte* next = first + header.size() * sizeof(std::uint32_t);
@@ -68,10 +68,9 @@ HETSCHED_INLINE void write_packed_rows(std::span<const packed_part> parts, std::
   }
 }
 
-HETSCHED_INLINE std::vector<tensor_shape> packed_shapes(const std::byte* from, std::size_t row_bytes, std::size_t rows,
+HETSCHED_INLINE std::vector<tensor_shape> packed_shapes(const std::byte* from, std::size_t rows, std::size_t row_bytes,
                                                         std::span<const std::size_t> element_bytes, bool any_number,
                                                         std::string_view what) {
-  if (rows == 0) return std::vector<tensor_shape>(any_number ? 0 : element_bytes.size(), tensor_shape{0});
   const auto wrong = [&](const std::string& text) -> void {
     throw input_error(std::string(what) + " is not of packed parts: " + text);
   };
@@ -89,10 +88,12 @@ HETSCHED_INLINE std::vector<tensor_shape> packed_shapes(const std::byte* from, s
   std::vector<tensor_shape> shapes;
   std::size_t left = row_bytes;  // what parts may take
   for (std::size_t i = 0; i < count; ++i) {
-    auto& shape = shapes.emplace_back(1, rows);
+    auto& shape = shapes.emplace_back();
     const std::size_t extents = word();
-    std::size_t bytes = any_number ? element_bytes[0] : element_bytes[i];
-    if (extents == 0 || extents > row_bytes) wrong("part " + std::to_string(i) + " has " + std::to_string(extents) + " extents");
+    if (extents == 0) continue;
+    if (extents > row_bytes) wrong("part " + std::to_string(i) + " has " + std::to_string(extents) + " extents");
+    shape.push_back(rows);
+    std::size_t bytes = element_bytes[any_number ? 0 : i];
     for (std::size_t d = 1; d < extents; ++d) {
       shape.push_back(word());
       if (shape.back() > 0 && bytes > row_bytes / shape.back()) wrong("part " + std::to_string(i) + " is longer than its rows");
@@ -105,14 +106,14 @@ HETSCHED_INLINE std::vector<tensor_shape> packed_shapes(const std::byte* from, s
   return shapes;
 }
 
-HETSCHED_INLINE void read_packed_rows(std::span<const packed_part> parts, const std::byte* from, std::size_t row_bytes) {
+HETSCHED_INLINE void read_packed_rows(std::span<const packed_part> parts, const std::byte* from, std::size_t rows,
+                                      std::size_t row_bytes) {
   const std::size_t header = packed_header(parts).size() * sizeof(std::uint32_t);
-  const std::size_t rows = parts.empty() ? 0 : parts.front().shape.front();
   for (std::size_t row = 0; row < rows; ++row) {
     const std::byte* next = from + row * row_bytes + header;
     for (const auto& p : parts) {
       const std::size_t bytes = bytes_of_row(p);
-      if (bytes > 0) std::memcpy(p.to + row * bytes, next, bytes);
+      if (bytes > 0 && p.to) std::memcpy(p.to + row * bytes, next, bytes);
       next += bytes;
     }
   }
