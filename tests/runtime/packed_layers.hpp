@@ -145,6 +145,24 @@ struct three_parts {
     return packed_shape<tensor, parts>({{n, width}, {n, 2}, {n, 1}});
   }
 
+  /// The losses of a training with whole microbatches over a communicator.
+  template <class Communicator>
+  [[nodiscard]] std::vector<double> train(const training_layout& layout, int steps, double rate, Communicator comm) const {
+    auto trainer = hetsched::make_trainer<tensor>(
+        layout, [&](int l) { return make(l); }, &shape_after, std::move(comm), sgd{.learning_rate = rate});
+    std::vector<double> losses;
+    for (int step = 0; step < steps; ++step) {
+      std::vector<tensor> inputs, targets;
+      for (int m = 0; m < layout.pipelines[0].order.microbatches; ++m) {
+        auto [input, target] = toy<double>{}.batch(layout, step, 0, m);
+        inputs.push_back(std::move(input));
+        targets.push_back(std::move(target));
+      }
+      losses.push_back(trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(targets), toy<double>::loss).loss);
+    }
+    return losses;
+  }
+
   struct result {
     std::vector<double> losses;
     std::vector<tensor> weights;  ///< by layer
