@@ -116,7 +116,7 @@ void unpack(const Tensor& t, unpacked<Parts>& to, std::string_view what) {
     for_each_part(to.parts, [&]<class T>(T&) { element_bytes.push_back(sizeof(typename tensor_traits<T>::element)); });
   const auto* const from = reinterpret_cast<const std::byte*>(traits::data(t));
   const std::size_t row_bytes = shape[1] * sizeof(typename traits::element);
-  auto shapes = packed_shapes(from, shape[0], row_bytes, element_bytes, any_number, what);
+  const auto shapes = packed_shapes(from, shape[0], row_bytes, element_bytes, any_number, what);
   if constexpr (any_number) to.parts.resize(shapes.size());
   to.shapes.resize(shapes.size());
   std::vector<packed_part> taken;
@@ -127,13 +127,18 @@ void unpack(const Tensor& t, unpacked<Parts>& to, std::string_view what) {
     p.element_bytes = sizeof(typename tensor_traits<T>::element);
     if constexpr (!Gradient || has_gradient<T>) {
       if (shapes[i].empty()) throw input_error("part " + std::to_string(i) + " of " + std::string(what) + " has been left out");
-      if (to.shapes[i] != shapes[i]) part = tensor_traits<T>::make(shapes[i]);
+      if (to.shapes[i] != shapes[i]) {
+        part = tensor_traits<T>::make(shapes[i]);
+        to.shapes[i] = shapes[i];
+      }
       if (elements(part) > 0) p.to = reinterpret_cast<std::byte*>(tensor_traits<T>::data(part));
     }
   });
   read_packed_rows(taken, from, shape[0], row_bytes);
-  to.shapes = std::move(shapes);
 }
+
+template <class Side, class Tensor>
+concept packed_side = std::same_as<Side, Tensor> || tensor_parts<Side>;
 
 /// What a packed_layer keeps of an input or a gradient; nothing if it is one tensor.
 template <class Tensor, class Side>
@@ -148,9 +153,9 @@ struct unpacked_side<Tensor, Tensor> {
 }  // namespace detail
 
 /// How the parts of a boundary travel, for shape_after: packed in one tensor, and back those that have gradients. `shapes`: one
-/// of each part, the first extent of all is that of the rows (samples, or tokens). Where shapes change from step to step: the
-/// longest. Throws: input_error for another number of shapes, or of rows. Example: packed_shape<tensor, std::tuple<tensor,
-/// mask>>({{8, 64, 512}, {8, 64}})
+/// of each part, the longest where they change; the first extent of all is that of the rows (samples, or tokens).
+/// Throws: input_error for another number of shapes, or of rows.
+/// Example: packed_shape<tensor, std::tuple<tensor, mask>>({{8, 64, 512}, {8, 64}})
 template <pipeline_tensor Tensor, tensor_parts Parts>
 [[nodiscard]] boundary_shape packed_shape(const std::vector<tensor_shape>& shapes) {
   std::vector<detail::packed_part> parts, gradients;
@@ -196,11 +201,20 @@ struct packed_room {
 /// Requires: parts, like Tensor, are in host memory.
 /// Throws: input_error for an input that is not packed of such parts, and for parts that have not the same rows, are not
 /// contiguous or do not fit.
-template <pipeline_tensor Tensor, class Input, class Output, class Layer>
-requires(std::same_as<Input, Tensor> || tensor_parts<Input>) &&
-    (std::same_as<Output, Tensor> || tensor_parts<Output>)class packed_layer {
+template <pipeline_tensor Tensor, detail::packed_side<Tensor> Input, detail::packed_side<Tensor> Output, class Layer>
+class packed_layer {
   static_assert(detail::on_host<Tensor>, "parts are packed in host memory");
   static_assert(detail::has_context<Layer>, "the layer has no member type `context` that can be made");
+  static_assert(
+      requires(Layer & l, const Input& x, typename Layer::context& c) {
+        { l.forward(x, c) } -> std::convertible_to<Output>;
+      },
+      "the layer has no forward(const Input&, context&) that returns an Output");
+  static_assert(
+      requires(Layer & l, const Output& g, typename Layer::context& c) {
+        { l.backward(g, c) } -> std::convertible_to<Input>;
+      },
+      "the layer has no backward(const Output&, context&) that returns an Input, its gradient");
   static constexpr bool takes_parts = !std::same_as<Input, Tensor>, gives_parts = !std::same_as<Output, Tensor>;
   static constexpr bool splits = requires(Layer & l, const Output& g, typename Layer::context& c) {
     { l.backward_input(g, c) } -> std::convertible_to<Input>;
