@@ -25,10 +25,12 @@
 #include <hetsched/runtime/inference/inference_pipeline.hpp>
 #include <hetsched/runtime/inference/inference_queue.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
+#include <hetsched/runtime/layer/boundary_shape.hpp>
 #include <hetsched/runtime/layer/check_layer.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/layer_error.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
+#include <hetsched/runtime/layer/packed_layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layer/parameter_id.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>

@@ -16,6 +16,7 @@
 
 #include "../runtime/every_schedule.hpp"
 #include "../runtime/numbered.hpp"
+#include "../runtime/packed_layers.hpp"
 #include "session.hpp"
 
 using namespace hetsched;
@@ -31,6 +32,13 @@ TEST_CASE("mpi: every schedule gives the bits of one device") {
     ++run;
   }
   CHECK(run > 20);
+}
+
+TEST_CASE("mpi: three tensors of three types between stages have the losses of layers that hand them on themselves") {
+  const three_parts net{};
+  const auto layout = even_layout(net.layers, schedule_of("1f1b", mpi().ranks(), 6), 4);
+  const auto comm = make_mpi<matrix<double>>();
+  CHECK(net.train(layout, 3, 0.05, *comm) == net.alone(layout, 3, 0.05).losses);
 }
 
 TEST_CASE("mpi: slices of every strategy between stages of three ranks and one") {

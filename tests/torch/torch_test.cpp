@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -277,6 +278,82 @@ TEST_CASE("torch: a parameter that two submodules share is trained once") {
   hetsched::torch_layer<doubles> layer(net);
   CHECK(layer.parameters().size() == 2);
   CHECK(hetsched::check_layer<doubles>(std::move(layer), {3, 4}, {.output = {3, 4}}).text() == "");
+}
+
+TEST_CASE("torch: hidden states and a mask of integers between stages, with LibTorch's losses and the same bits on any ranks") {
+  using mask = hetsched::torch_tensor<std::int64_t>;
+  using pair = std::tuple<torch::Tensor, mask>;
+  constexpr int count = 6;
+  const auto make = [](int l) -> std::shared_ptr<nn::LinearImpl> {
+    return hetsched::torch_seeded(static_cast<std::uint64_t>(l) + 1, [] { return nn::Linear(width, width).ptr(); });
+  };
+  const auto masked = [](nn::LinearImpl& linear, const torch::Tensor& x, const torch::Tensor& m) {
+    return x + torch::tanh(linear.forward(x)) * m.unsqueeze(-1).to(torch::kFloat);
+  };
+  const auto layer = [&](int l) -> hetsched::any_layer<torch::Tensor> {
+    const auto linear = make(l);
+    if (l == 0)
+      return hetsched::torch_parts_layer<torch::Tensor, pair>(linear, [=](const torch::Tensor& x) {
+        return pair{linear->forward(x), (x.sum(-1) > 0).to(torch::kLong)};
+      });
+    if (l + 1 == count)
+      return hetsched::torch_parts_layer<pair, torch::Tensor>(
+          linear, [=](const pair& x) { return masked(*linear, std::get<0>(x), std::get<1>(x)); });
+    return hetsched::torch_parts_layer<pair, pair>(linear, [=](const pair& x) {
+      return pair{masked(*linear, std::get<0>(x), std::get<1>(x)), std::get<1>(x)};
+    });
+  };
+  const auto inputs = [](int step) {
+    std::vector<torch::Tensor> all;
+    for (int m = 0; m < microbatches; ++m)
+      all.push_back(torch::sin(torch::arange(samples * length * width).view({samples, length, width}) * (0.1 * (m + 1)) + step));
+    return all;
+  };
+  const auto squares = [](const torch::Tensor& y, const torch::Tensor& x) { return (y - 0.5 * x).square().mean(); };
+  std::vector<double> expected;
+  std::vector<std::shared_ptr<nn::LinearImpl>> model;
+  std::vector<torch::Tensor> parameters;
+  for (int l = 0; l < count; ++l) {
+    model.push_back(make(l));
+    for (const auto& p : model.back()->parameters()) parameters.push_back(p);
+  }
+  torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.5));
+  for (int s = 0; s < steps; ++s) {
+    optimizer.zero_grad();
+    double sum = 0;
+    for (const auto& x : inputs(s)) {
+      const auto m = (x.sum(-1) > 0).to(torch::kLong);
+      auto y = model[0]->forward(x);
+      for (std::size_t l = 1; l < model.size(); ++l) y = masked(*model[l], y, m);
+      const auto loss = squares(y, x);
+      sum += loss.item<double>();
+      (loss / microbatches).backward();
+    }
+    expected.push_back(sum / microbatches);
+    optimizer.step();
+  }
+  const auto behind = hetsched::packed_shape<torch::Tensor, pair>({{samples, length, width}, {samples, length}});
+  CHECK(behind == hetsched::boundary_shape({samples, 6 + length * width + 2 * length}, {samples, 5 + length * width}));
+  const auto train = [&](const hetsched::schedule& order, int ranks) {
+    std::vector<double> losses;
+    using channels = hetsched::thread_communicator<torch::Tensor>;
+    hetsched::run_on_threads(channels::connect(ranks), [&](channels& channel) {
+      auto trainer = hetsched::make_trainer<torch::Tensor>(
+          hetsched::even_layout(count, order, samples), layer, [&](int) { return behind; }, channel,
+          hetsched::sgd{.learning_rate = 0.5});
+      for (int s = 0; s < steps; ++s) {
+        const auto x = inputs(s);
+        const auto report = trainer.step(x, x, hetsched::torch_loss(squares));
+        if (channel.rank() == 0) losses.push_back(report.loss);
+      }
+    });
+    return losses;
+  };
+  const auto one = train(one_f_one_b(1), 1);
+  CHECK(apart(one, expected) < 1e-6);
+  CHECK(one.back() < 0.5 * one.front());
+  CHECK(train(one_f_one_b(3), 3) == one);
+  CHECK(train(hetsched::zb_h1(2, microbatches), 2) == one);
 }
 
 TEST_CASE("torch: a layer is any module, or a function of one") {

@@ -20,6 +20,7 @@
 #include <torch/utils.h>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/runtime/layer/packed_layer.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/torch/tensor.hpp>
 
@@ -31,6 +32,11 @@ inline std::mutex& torch_seed_mutex() {
   static std::mutex one_at_a_time;
   return one_at_a_time;
 }
+
+/// What a torch_layer computes.
+template <class Tensor, class Input, class Output>
+using torch_function = std::conditional_t<std::same_as<Input, Tensor> && std::same_as<Output, Tensor>,
+                                          std::function<at::Tensor(const at::Tensor&)>, std::function<Output(const Input&)>>;
 
 }  // namespace detail
 
@@ -50,23 +56,27 @@ template <class Make>
 /// or backward_weight has walked it. parameters() are those that require a gradient, in the module's order, and share their
 /// memory with it; buffers() are the others, then the module's buffers, as far as they are of the tensor's elements.
 /// backward_input and backward_weight walk the graph once each, and both compute what lies between the module's operators.
+/// Input, Output: Tensor, or the parts of a packed_layer around this one: std::tuple<torch::Tensor, torch_tensor<std::int64_t>>.
 /// Requires: the module does not write to its input, where torch throws; and it draws no random numbers, if it is recomputed or
 /// every schedule is to have the same bits.
 /// Example:
 ///   torch_layer(torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::GELU(), torch::nn::Linear(32, 8)))
-template <pipeline_tensor Tensor = at::Tensor>
+template <pipeline_tensor Tensor = at::Tensor, detail::packed_side<Tensor> Input = Tensor,
+          detail::packed_side<Tensor> Output = Tensor>
 class torch_layer {
   using element = typename tensor_traits<Tensor>::element;
+  using function = detail::torch_function<Tensor, Input, Output>;
 
  public:
   struct context {
-    at::Tensor input;
-    torch::autograd::Edge output;  ///< where the graph ends; the output itself belongs to those that got it
+    std::vector<at::Tensor> inputs;  ///< that have gradients
+    std::vector<torch::autograd::Edge>
+        outputs;  ///< of those: where the graph ends; outputs themselves belong to those that got them
   };
 
-  /// `forward`: what the layer computes with this module.
+  /// `forward`: what the layer computes with this module; (const torch::Tensor&) -> torch::Tensor, or (const Input&) -> Output.
   /// Throws: input_error for a parameter that is not of the tensor's elements, or not on the host.
-  torch_layer(std::shared_ptr<torch::nn::Module> module, std::function<at::Tensor(const at::Tensor&)> forward)
+  torch_layer(std::shared_ptr<torch::nn::Module> module, function forward)
       : module_(std::move(module)), forward_(std::move(forward)) {
     for (const auto& p : module_->named_parameters()) {
       detail::require_torch<element>(p.value(), "the parameter " + p.key());
@@ -82,29 +92,39 @@ class torch_layer {
   /// module: torch::nn::Linear, torch::nn::Sequential or any other holder, torch::nn::AnyModule, or a shared_ptr of one's own
   /// module; it has a forward(Tensor) -> Tensor.
   template <class Module>
-  requires(!std::same_as<Module, torch_layer>) explicit torch_layer(Module module)
+  requires(std::same_as<Input, Tensor>&& std::same_as<Output, Tensor> &&
+           !std::same_as<Module, torch_layer>) explicit torch_layer(Module module)
       : torch_layer(pointer_of(module), function_of(module)) {}
 
-  [[nodiscard]] Tensor forward(const Tensor& input, context& c) {
+  [[nodiscard]] Output forward(const Input& input, context& c) {
     const torch::AutoGradMode on(true);
-    c.input = input.detach().requires_grad_();
-    at::Tensor y = forward_(c.input);
-    detail::require_torch<element>(y, "the module's output");
-    c.output = y.requires_grad() ? torch::autograd::impl::gradient_edge(y) : torch::autograd::Edge();
-    at::Tensor handed_on = y.detach();
-    y.reset();
-    return detail::alone(std::move(handed_on));
+    c = {};
+    Input given = input;
+    each(given, [&]<class T>(T& t) {
+      t = t.detach();
+      if constexpr (has_gradient<T>) c.inputs.push_back(t.requires_grad_());
+    });
+    Output y = forward_(given);
+    each(y, [&]<class T>(T& t) {
+      detail::require_torch<typename tensor_traits<T>::element>(t, "the module's output");
+      if constexpr (has_gradient<T>)
+        c.outputs.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
+      at::Tensor handed_on = t.detach();
+      t.reset();
+      t = detail::alone(std::move(handed_on));
+    });
+    return y;
   }
-  [[nodiscard]] Tensor backward(const Tensor& gradient, context& c) {
+  [[nodiscard]] Input backward(const Output& gradient, context& c) {
     auto found = differentiate(gradient, c, true, true, false);
-    add(found, 1);
-    return input_gradient(found, std::exchange(c, {}).input);
+    add(found, c.inputs.size());
+    return input_gradient(found, std::exchange(c, {}));
   }
-  [[nodiscard]] Tensor backward_input(const Tensor& gradient, context& c) {
+  [[nodiscard]] Input backward_input(const Output& gradient, context& c) {
     auto found = differentiate(gradient, c, true, false, !parameters_.empty());
-    return input_gradient(found, c.input);
+    return input_gradient(found, c);
   }
-  void backward_weight(const Tensor& gradient, context& c) {
+  void backward_weight(const Output& gradient, context& c) {
     if (!parameters_.empty()) add(differentiate(gradient, c, false, true, false), 0);
     c = {};
   }
@@ -122,7 +142,7 @@ class torch_layer {
       return m;
   }
   template <class Module>
-  static std::function<at::Tensor(const at::Tensor&)> function_of(const Module& m) {
+  static function function_of(const Module& m) {
     if constexpr (std::same_as<Module, torch::nn::AnyModule>) {
       return [m = Module(m)](const at::Tensor& x) mutable { return m.template forward<at::Tensor>(x); };
     } else {
@@ -136,28 +156,65 @@ class torch_layer {
     }
   }
 
-  /// The gradients of the input, of the parameters, or of one after the other; undefined where nothing depends on them.
-  [[nodiscard]] torch::autograd::variable_list differentiate(const Tensor& gradient, context& c, bool of_input,
+  template <class Side, class Body>
+  static void each(Side& side, Body&& body) {
+    if constexpr (tensor_parts<std::remove_const_t<Side>>)
+      detail::for_each_part(side, body);
+    else
+      body(side);
+  }
+
+  /// The gradients of the inputs, of the parameters, or of one after the other; undefined where nothing depends on them.
+  [[nodiscard]] torch::autograd::variable_list differentiate(const Output& gradient, context& c, bool of_inputs,
                                                              bool of_parameters, bool again) {
-    torch::autograd::edge_list wanted;
-    if (of_input) wanted.push_back(torch::autograd::impl::gradient_edge(c.input));
+    torch::autograd::edge_list roots, wanted;
+    torch::autograd::variable_list gradients;
+    std::size_t next = 0;
+    each(gradient, [&]<class T>(const T& t) {
+      if constexpr (has_gradient<T>)
+        if (auto& root = c.outputs[next++]; root.is_valid()) roots.push_back(root), gradients.push_back(t);
+    });
+    for (std::size_t i = 0; of_inputs && i < c.inputs.size(); ++i)
+      wanted.push_back(torch::autograd::impl::gradient_edge(c.inputs[i]));
     for (std::size_t i = 0; of_parameters && i < parameters_.size(); ++i)
       wanted.push_back(torch::autograd::impl::gradient_edge(parameters_[i]));
-    if (!c.output.is_valid()) return torch::autograd::variable_list(wanted.size());
-    return torch::autograd::Engine::get_default_engine().execute({c.output}, {gradient}, again, false, false, wanted);
+    if (roots.empty() || wanted.empty()) return torch::autograd::variable_list(wanted.size());
+    return torch::autograd::Engine::get_default_engine().execute(roots, gradients, again, false, false, wanted);
   }
   void add(const torch::autograd::variable_list& found, std::size_t first) {
     const torch::NoGradGuard off;
     for (std::size_t i = 0; i < gradients_.size(); ++i)
       if (found[first + i].defined()) gradients_[i].add_(found[first + i]);
   }
-  [[nodiscard]] static at::Tensor input_gradient(torch::autograd::variable_list& found, const at::Tensor& input) {
-    return found[0].defined() ? detail::alone(std::move(found[0])) : at::zeros_like(input);
+  [[nodiscard]] static Input input_gradient(torch::autograd::variable_list& found, const context& c) {
+    Input gradient;
+    if constexpr (requires { gradient.resize(1); }) gradient.resize(c.inputs.size());
+    std::size_t next = 0;
+    each(gradient, [&]<class T>(T& t) {
+      if constexpr (has_gradient<T>) {
+        t = found[next].defined() ? detail::alone(std::move(found[next])) : at::zeros_like(c.inputs[next]);
+        ++next;
+      }
+    });
+    return gradient;
   }
 
   std::shared_ptr<torch::nn::Module> module_;
-  std::function<at::Tensor(const at::Tensor&)> forward_;
+  function forward_;
   std::vector<Tensor> parameters_, gradients_, buffers_;
 };
+
+/// A layer that takes and gives several tensors: a packed_layer around a torch_layer. `forward`: (const Input&) -> Output, what
+/// it computes with the module. Example:
+///   using pair = std::tuple<torch::Tensor, torch_tensor<std::int64_t>>;  // hidden states and a mask
+///   torch_parts_layer<pair, pair>(block, [block](const pair& x) {
+///     return pair{block->forward(std::get<0>(x), std::get<1>(x)), std::get<1>(x)};
+///   })
+template <class Input, class Output, pipeline_tensor Tensor = at::Tensor>
+[[nodiscard]] auto torch_parts_layer(std::shared_ptr<torch::nn::Module> module, std::function<Output(const Input&)> forward,
+                                     packed_room room = {}) {
+  using layer = torch_layer<Tensor, Input, Output>;
+  return packed_layer<Tensor, Input, Output, layer>(layer(std::move(module), std::move(forward)), room);
+}
 
 }  // namespace hetsched

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <mutex>
 #include <span>
 #include <stdexcept>
@@ -18,6 +19,7 @@
 #include <hetsched/runtime/group/stage_group.hpp>
 
 #include "../../sanitizer_share.hpp"
+#include "../packed_layers.hpp"
 #include "../set_groups.hpp"
 #include "../training.hpp"
 
@@ -120,13 +122,14 @@ result alone(const toy<double>& t, const training_layout& layout, int steps) {
   return found;
 }
 
-template <class MakeLayer, class Optimizer = sgd>
+tensor_shape toy_shape(int, int rows) { return {static_cast<std::size_t>(rows), toy<double>::width}; }
+
+template <class MakeLayer, class Optimizer = sgd, class Shape = decltype(&toy_shape)>
 std::vector<result> on_devices(const toy<double>& t, const training_layout& layout, int steps, MakeLayer make_layer,
                                const trainer_options& options = {}, const Optimizer& optimizer = {.learning_rate = rate},
-                               const std::vector<training_layout>& moves = {}) {
+                               const std::vector<training_layout>& moves = {}, Shape shape = &toy_shape) {
   std::vector<result> all(static_cast<std::size_t>(layout.ranks()));
   hetsched::run_on_threads(channel::connect(layout.ranks()), [&](channel& comm) {
-    const auto shape = [](int, int rows) { return tensor_shape{static_cast<std::size_t>(rows), toy<double>::width}; };
     auto trainer = hetsched::make_trainer<tensor>(layout, make_layer, shape, comm, optimizer, options);
     auto& own = all[static_cast<std::size_t>(comm.rank())];
     own.parameters.resize(static_cast<std::size_t>(t.layers));
@@ -209,6 +212,176 @@ TEST_CASE("[threads] data ranks with uneven shares give the bits of one device t
     test::set_reshard(layout.pipelines[0], all_reshard_strategies[static_cast<std::size_t>(random.integer(0, 7))]);
     check_same(on_devices(t, layout, 2, make), alone(t, layout, 2));
   }
+}
+
+TEST_CASE("[threads] three tensors of three types between stages: the bits of layers that hand them on by themselves") {
+  const three_parts net{};
+  const toy<double> t{.layers = net.layers};
+  const auto make = [&](int l) { return net.make(l); };
+  for (const std::vector<int>& counts : std::vector<std::vector<int>>{{1}, {1, 1}, {1, 1, 1}, {2, 1, 3}, {3, 2}})
+    for (const auto* name : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_v"}) {
+      CAPTURE(name);
+      CAPTURE(counts);
+      const int ranks = static_cast<int>(counts.size());
+      auto layout = grouped(net.layers, schedule_of(name, ranks, 2 * ranks), 6, data_only(counts));
+      if (ranks == 2)
+        for (auto& g : layout.pipelines[0].groups) g.recompute = recomputation::full;
+      const auto [losses, weights] = net.alone(layout, 3, rate);
+      result expected{losses, {}};
+      for (const auto& w : weights) expected.parameters.push_back({w});
+      check_same(on_devices(t, layout, 3, make, {}, sgd{.learning_rate = rate}, {}, &three_parts::shape_after), expected);
+    }
+}
+
+TEST_CASE("[threads] ranges of tensors whose number and lengths change with the microbatch") {
+  using list = std::vector<tensor>;
+  // Sequences of several lengths: each layer adds a part, the weighted sum of those before it; the last one is the output.
+  struct adding {
+    struct context {
+      const list* input = nullptr;
+    };
+    list forward(const list& x, context& c) {
+      c.input = &x;
+      list y = x;
+      auto& made = y.emplace_back(x[0].rows(), x[0].columns());
+      for (const auto& part : x)
+        for (std::size_t k = 0; k < made.rows() * made.columns(); ++k) made.data()[k] += weights[0](0, 0) * part.data()[k];
+      return y;
+    }
+    list backward(const list& dy, context& c) {
+      list dx(dy.begin(), dy.end() - 1);
+      for (std::size_t p = 0; p < dx.size(); ++p)
+        for (std::size_t k = 0; k < dx[p].rows() * dx[p].columns(); ++k) {
+          sums[0](0, 0) += dy.back().data()[k] * (*c.input)[p].data()[k];
+          dx[p].data()[k] += weights[0](0, 0) * dy.back().data()[k];
+        }
+      return dx;
+    }
+    list& parameters() { return weights; }
+    list& gradients() { return sums; }
+    list weights, sums;
+  };
+  struct begin : adding {
+    list forward(const tensor& x, context&) { return {x}; }
+    tensor backward(const list& dy, context&) { return dy[0]; }
+  };
+  struct end : adding {
+    tensor forward(const list& x, context& c) {
+      c.input = &x;
+      return x.back();
+    }
+    list backward(const tensor& dy, context& c) {
+      list dx;
+      for (const auto& part : *c.input) dx.emplace_back(part.rows(), part.columns());
+      dx.back() = dy;
+      return dx;
+    }
+  };
+  constexpr int layers = 4;
+  constexpr std::size_t longest = 5;
+  const auto own = [](int l, auto layer) {
+    layer.weights.assign(1, tensor(1, 1)), layer.sums.assign(1, tensor(1, 1));
+    layer.weights[0](0, 0) = 0.5 + 0.25 * l;
+    return layer;
+  };
+  const auto behind = [](int l, int rows) {
+    return packed_shape<tensor, list>(
+        std::vector<tensor_shape>(static_cast<std::size_t>(l) + 1, {static_cast<std::size_t>(rows), longest}));
+  };
+  const auto make = [&](int l) -> any_layer<tensor> {
+    const packed_room room{.output = behind(l, 1).output[1], .input_gradient = l > 0 ? behind(l - 1, 1).gradient[1] : 0};
+    if (l == 0) return packed_layer<tensor, tensor, list, begin>(own(l, begin{}), room);
+    if (l + 1 == layers) return packed_layer<tensor, list, tensor, end>(own(l, end{}), room);
+    return packed_layer<tensor, list, list, adding>(own(l, adding{}), room);
+  };
+  const auto length = [](std::int64_t step, int m) {
+    return 1 + (static_cast<std::size_t>(step) * 2 + static_cast<std::size_t>(m)) % longest;
+  };
+  constexpr int steps = 4, microbatches = 4, rows = 6;
+  const auto row = [&](std::int64_t step, int m, std::size_t first, std::size_t count) {
+    tensor x(count, length(step, m));
+    for (std::size_t k = 0; k < x.rows() * x.columns(); ++k)
+      x.data()[k] = static_cast<double>((first * x.columns() + k) % 7) - 2 + 0.125 * m;
+    return x;
+  };
+  // The output is x w1 (1 + w2), of the weights of layers 1 and 2.
+  std::vector<double> losses;
+  double w1 = 0.75, w2 = 1;
+  for (int step = 0; step < steps; ++step) {
+    double loss = 0, d1 = 0, d2 = 0;
+    for (int m = 0; m < microbatches; ++m) {
+      const auto x = row(step, m, 0, rows);
+      for (std::size_t k = 0; k < x.rows() * x.columns(); ++k) {
+        const double y = x.data()[k] * (w2 + w1 * w2);
+        loss += 0.5 * y * y / rows / microbatches;
+        d1 += y / rows / microbatches * x.data()[k] * w2;
+        d2 += y / rows / microbatches * x.data()[k] * (1 + w1);
+      }
+    }
+    losses.push_back(loss);
+    w1 -= 0.01 * d1, w2 -= 0.01 * d2;
+  }
+  const auto squares = [](const tensor& y, const tensor& nothing) {
+    return toy<double>::loss(y, tensor(y.rows(), y.columns() + 0 * nothing.rows()));
+  };
+  for (const std::vector<int>& counts : std::vector<std::vector<int>>{{1}, {1, 1, 1}, {2, 3}}) {
+    const int ranks = static_cast<int>(counts.size());
+    const auto layout =
+        grouped(layers, schedule_of(ranks == 1 ? "gpipe" : "zb_h1", ranks, microbatches), rows, data_only(counts));
+    hetsched::run_on_threads(channel::connect(layout.ranks()), [&](channel& comm) {
+      auto trainer = hetsched::make_trainer<tensor>(layout, make, behind, comm, sgd{.learning_rate = 0.01});
+      for (int step = 0; step < steps; ++step) {
+        std::vector<tensor> inputs;
+        for (int m = 0; m < microbatches; ++m)
+          inputs.push_back(row(step, m, static_cast<std::size_t>(trainer.samples().first),
+                               static_cast<std::size_t>(trainer.samples().size())));
+        const double loss = trainer.step(std::span<const tensor>(inputs), std::span<const tensor>(inputs), squares).loss;
+        if (std::abs(loss - losses[static_cast<std::size_t>(step)]) > 1e-12 * (1 + loss)) throw error("another loss");
+      }
+    });
+  }
+}
+
+TEST_CASE("packed parts that do not fit, and what holds none, are told") {
+  using parts = three_parts::parts;
+  const auto why = [](auto&& body) {
+    try {
+      body();
+    } catch (const input_error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const auto behind = three_parts::shape_after(0, 4);
+  // 28 bytes of header, then 3 x 8, 2 x 4 and 8; back 24 and all but the mask.
+  CHECK(behind == boundary_shape({4, 9}, {4, 7}));
+  packed_layer<tensor, tensor, parts, three_parts::first> first(three_parts::first(0));
+  packed_layer<tensor, parts, tensor, three_parts::last> last(three_parts::last(1));
+  auto a = first.make_context();
+  auto b = last.make_context();
+  const tensor x(4, 3);
+  const tensor between = first.forward(x, a);
+  CHECK(detail::shape_of(between) == behind.output);
+  const tensor y = last.forward(between, b);
+  CHECK(detail::shape_of(last.backward(y, b)) == behind.gradient);
+  CHECK_NOTHROW((void)first.backward(between, a));  // as a profile does, whose gradients are of no meaning
+  CHECK(why([&] { (void)last.forward(x, b); }) == "the input is not of packed parts: found 0, expected 3");
+  CHECK(why([&] { (void)last.forward(tensor(0, 9), b); }) ==
+        "the input is of the shape 0 x 9, expected are rows of packed parts");
+  CHECK(why([&] { (void)last.forward(last.backward(y, b), b); }) == "part 2 of the input has been left out");
+  CHECK(why([&] { (void)packed_shape<tensor, parts>({{4, 3}, {4, 2}}); }) == "shapes of 2 parts, expected are 3");
+  CHECK(why([&] {
+          (void)packed_shape<tensor, parts>({{4, 3}, {4, 2}, {3, 1}});
+        }) == "part 2 of the boundary is of the shape 3 x 1, expected are 4 rows, as the others have");
+  packed_layer<tensor, tensor, parts, three_parts::first> narrow(three_parts::first(0), {.output = 5});
+  auto c = narrow.make_context();
+  CHECK(why([&] { (void)narrow.forward(x, c); }) ==
+        "the parts of the output take 9 elements a row, more than the boundary has room for, 5");
+  // A header that says more than its rows hold.
+  tensor wrong = between;
+  std::uint32_t extent = 1u << 31;
+  std::memcpy(reinterpret_cast<std::byte*>(wrong.data()) + 8, &extent, sizeof extent);
+  CHECK(why([&] { (void)last.forward(wrong, b); }) == "the input is not of packed parts: part 0 is longer than its rows");
 }
 
 TEST_CASE("[threads] shares of the state that ZeRO shares out change no bit, and each rank holds its share") {

@@ -14,9 +14,9 @@
 namespace hetsched {
 
 /// How the tensors of a boundary travel from the devices of one stage to those of the next. A gradient lies on both sides as its
-/// activation does. Devices that hold the same slice of an activation also hold the same of its gradient: what each one's
-/// backward returns is the whole gradient of what it holds, with nothing left to be summed over replicas (as in Megatron-LM). It
-/// is sent back by one of them for each device that needs it.
+/// activation does, unless it has layouts of its own. Devices that hold the same slice of an activation also hold the same of its
+/// gradient: what each one's backward returns is the whole gradient of what it holds, with nothing left to be summed over
+/// replicas (as in Megatron-LM). It is sent back by one of them for each device that needs it.
 struct boundary_transfer {
   layout from;               ///< of the sending stage's output
   layout to;                 ///< of the next stage's input
@@ -25,6 +25,9 @@ struct boundary_transfer {
   /// How many leading dimensions of the layouts are one of the tensors, one inside the other: 2 where [batch, sequence, hidden]
   /// is kept as [batch * sequence, hidden].
   int merged = 1;
+  layout own_gradient_from{}, own_gradient_to{};  ///< of gradients of another shape, at the same devices; else without dimensions
+  [[nodiscard]] const layout& gradient_from() const { return own_gradient_from.dimensions.empty() ? from : own_gradient_from; }
+  [[nodiscard]] const layout& gradient_to() const { return own_gradient_to.dimensions.empty() ? to : own_gradient_to; }
   friend bool operator==(const boundary_transfer&, const boundary_transfer&) = default;
 };
 

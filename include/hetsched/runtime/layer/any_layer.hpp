@@ -37,6 +37,7 @@ class any_layer {
     virtual std::vector<parameter_cut> parameter_cuts() = 0;
     virtual std::vector<std::reference_wrapper<Tensor>> buffers() = 0;
     virtual void parameters_changed(const Queue&) = 0;
+    [[nodiscard]] virtual bool own_gradient_shape() const = 0;
   };
 
   template <class L>
@@ -65,6 +66,7 @@ class any_layer {
     std::vector<parameter_cut> parameter_cuts() override { return detail::parameter_cuts(layer); }
     std::vector<std::reference_wrapper<Tensor>> buffers() override { return detail::buffers<Tensor>(layer); }
     void parameters_changed(const Queue& q) override { detail::parameters_changed(layer, q); }
+    [[nodiscard]] bool own_gradient_shape() const override { return detail::own_gradient_shape(layer); }
     template <class Range>
     static std::vector<std::reference_wrapper<Tensor>> list(Range&& range) {
       std::vector<std::reference_wrapper<Tensor>> found;
@@ -99,6 +101,7 @@ class any_layer {
   [[nodiscard]] std::vector<parameter_cut> parameter_cuts() { return layer_->parameter_cuts(); }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> buffers() { return layer_->buffers(); }
   void parameters_changed(const Queue& q = Queue()) { layer_->parameters_changed(q); }
+  [[nodiscard]] bool own_gradient_shape() const { return layer_->own_gradient_shape(); }
 
   /// The layer inside if it is of this type, else null.
   template <class L>

@@ -25,10 +25,11 @@ namespace hetsched {
 
 namespace detail {
 
-/// Throws: input_error for a gradient that is not contiguous, or not of the input's shape.
-template <pipeline_tensor Tensor>
-void require_input_gradient(const Tensor& gradient, const Tensor& input) {
-  if (!same_shape(gradient, input)) refuse_shape("the input's gradient", shape_of(gradient), shape_of(input));
+/// Throws: input_error for a gradient that is not contiguous, or not of the input's shape if the layer is to keep that.
+template <class Layer, pipeline_tensor Tensor>
+void require_input_gradient(const Layer& layer, const Tensor& gradient, const Tensor& input) {
+  if (!own_gradient_shape(layer) && !same_shape(gradient, input))
+    refuse_shape("the input's gradient", shape_of(gradient), shape_of(input));
   require_contiguous(gradient, "the input's gradient");
 }
 
@@ -98,6 +99,7 @@ class layer_tuple {
   void parameters_changed(const Queue& q = Queue()) {
     std::apply([&](auto&... l) { (detail::parameters_changed(l, q), ...); }, layers_);
   }
+  [[nodiscard]] bool own_gradient_shape() const { return detail::own_gradient_shape(std::get<0>(layers_)); }
   [[nodiscard]] std::tuple<Layers...>& layers() { return layers_; }
   /// The number of the layer that was called last, from 0.
   [[nodiscard]] int layer_under_way() const { return under_way_; }
@@ -127,7 +129,7 @@ class layer_tuple {
       return step();
     } else {
       c.gradients[I - 1] = step();
-      detail::require_input_gradient(c.gradients[I - 1], c.outputs[I - 1]);
+      detail::require_input_gradient(std::get<I>(layers_), c.gradients[I - 1], c.outputs[I - 1]);
       return backward_from<I - 1, Split>(c.gradients[I - 1], c, q);
     }
   }
@@ -256,6 +258,7 @@ class layer_list {
   void parameters_changed(const Queue& q = Queue()) {
     for (auto& l : layers_) detail::parameters_changed(l, q);
   }
+  [[nodiscard]] bool own_gradient_shape() const { return !layers_.empty() && detail::own_gradient_shape(layers_.front()); }
   [[nodiscard]] std::vector<Layer>& layers() { return layers_; }
   /// The number of the layer that was called last.
   [[nodiscard]] int layer_under_way() const { return under_way_; }
@@ -304,7 +307,7 @@ class layer_list {
       took_[i].backward_s += now_s() - start_s;
       if (options_.recomputes && !Split) drop(i, c);
       if (i == 0) return next;
-      detail::require_input_gradient(next, c.outputs[i - 1]);
+      detail::require_input_gradient(layers_[i], next, c.outputs[i - 1]);
       c.gradients[i - 1] = std::move(next);
       g = &c.gradients[i - 1];
     }

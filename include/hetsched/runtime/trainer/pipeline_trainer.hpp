@@ -33,6 +33,7 @@
 #include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
+#include <hetsched/runtime/layer/boundary_shape.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
 #include <hetsched/runtime/layout/detail/layer_directory.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>
@@ -87,11 +88,11 @@ class pipeline_trainer {
   /// `make_layer`: (layer, const group_type&) or (layer) -> Layer, called for the layers that this rank holds, once per stage
   /// with the layer; alike on every rank. The group stays where it is. Layers made without it know of no others: their groups
   /// have data ranks only. `shape_after`: (layer, microbatch_size) or (layer) -> tensor_shape of the layer's whole output for a
-  /// microbatch of the rank's pipeline. `comm`: has as many ranks as the layout; copies of it are ends of the same channels.
-  /// Requires: all ranks construct at the same time.
-  /// Throws: input_error on every rank, naming the ranks, where layouts, shapes, ties, optimizers or what else must agree do
-  /// not; input_error on one rank for what only it finds, and communication_error on the others.
-  /// Complexity: O(actions + parameters * (stages + ranks)); every parameter that several ranks hold is read once.
+  /// microbatch of the rank's pipeline, or boundary_shape. `comm`: has as many ranks as the layout; copies of it are ends of the
+  /// same channels. Requires: all ranks construct at the same time. Throws: input_error on every rank, naming the ranks, where
+  /// layouts, shapes, ties, optimizers or what else must agree do not; input_error on one rank for what only it finds, and
+  /// communication_error on the others. Complexity: O(actions + parameters * (stages + ranks)); every parameter that several
+  /// ranks hold is read once.
   template <class MakeLayer, class ShapeAfter>
   pipeline_trainer(training_layout layout, MakeLayer&& make_layer, ShapeAfter&& shape_after, Communicator comm,
                    Optimizer optimizer, trainer_options options = {}, Backend backend = {}, Stager stager = {})
@@ -406,7 +407,7 @@ class pipeline_trainer {
     compare_plans(layout_);
     pipeline_ = as_size(layout_.pipeline_of(comm_.rank()));
     const auto& line = pipeline();
-    const auto shape_behind = [&](int l) -> tensor_shape {
+    const auto shape_behind = [&](int l) -> boundary_shape {
       if constexpr (requires { shape_after(0, 0); })
         return shape_after(l, line.microbatch_size);
       else
@@ -437,7 +438,7 @@ class pipeline_trainer {
       }
       layer_list_options how_to_run{.recomputes = here.recompute == recomputation::full, .first = range.first, .shapes = {}};
       // Of several devices, what is between the layers of a stage is the layers' own.
-      for (int l = range.first; l + 1 < range.last && ranks.size() == 1; ++l) how_to_run.shapes.push_back(shape_behind(l));
+      for (int l = range.first; l + 1 < range.last && ranks.size() == 1; ++l) how_to_run.shapes.push_back(shape_behind(l).output);
       layers_type list(std::move(layers), std::move(how_to_run));
       if constexpr (std::same_as<stage_type, layers_type>)
         stages_.push_back(std::move(list));

@@ -58,19 +58,20 @@ HETSCHED_INLINE stage_shapes shapes_of_stages(const schedule& order, const pipel
     for (int s = 0; s + 1 < order.stages; ++s) {
       const auto& b = at(groups.boundaries, c * (order.stages - 1) + s);
       const int from = order.rank(c, s), to = order.rank(c, s + 1);
-      if (b.from.device_count() != at(groups.devices, from) || b.to.device_count() != at(groups.devices, to))
+      if (b.from.device_count() != at(groups.devices, from) || b.to.device_count() != at(groups.devices, to) ||
+          b.gradient_from().device_count() != b.from.device_count() || b.gradient_to().device_count() != b.to.device_count())
         throw input_error("the layouts behind stage " + std::to_string(s) + " are for " + std::to_string(b.from.device_count()) +
                           " and " + std::to_string(b.to.device_count()) + " devices, but its groups have " +
                           std::to_string(at(groups.devices, from)) + " and " + std::to_string(at(groups.devices, to)));
       if (from != to) {
         check_transfer(b.activation, b.from, b.to);
-        check_transfer(b.gradient, b.to, b.from);
-      } else if (b.from != b.to) {
+        check_transfer(b.gradient, b.gradient_to(), b.gradient_from());
+      } else if (b.from != b.to || b.gradient_from() != b.gradient_to()) {
         throw input_error("stages " + std::to_string(s) + " and " + std::to_string(s + 1) +
                           " are on the same devices, but lay out the tensors between them in two ways");
       }
       if (from == me.group)
-        at(shapes.output, c * order.stages + s) = number_of(shape_of_slice(slice_of(b.from, me.index), b.merged));
+        at(shapes.gradient, c * order.stages + s) = number_of(shape_of_slice(slice_of(b.gradient_from(), me.index), b.merged));
       if (to == me.group)
         at(shapes.input, c * order.stages + s + 1) = number_of(shape_of_slice(slice_of(b.to, me.index), b.merged));
     }

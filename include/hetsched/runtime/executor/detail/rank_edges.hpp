@@ -439,8 +439,8 @@ class rank_edges {
     auto& s = states_.emplace_back();
     const bool gradient = e.where.what == payload::gradient;
     const auto& plan = gradient ? boundary.gradient : boundary.activation;
-    const auto& from = gradient ? boundary.to : boundary.from;
-    const auto& to = gradient ? boundary.from : boundary.to;
+    const auto& from = gradient ? boundary.gradient_to() : boundary.from;
+    const auto& to = gradient ? boundary.gradient_from() : boundary.to;
     const std::size_t all = e.microbatches.size();
     const bool sending = e.where.from == me.group, staged = copies && e.staged > 0;
     const int sources = from.device_count(), device = sending ? me.index : sources + me.index;

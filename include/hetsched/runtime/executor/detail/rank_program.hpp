@@ -37,7 +37,7 @@ struct rank_op {
 
 /// What stages take and make, as numbers that are equal for equal shapes: by direction, then by stage.
 struct stage_shapes {
-  std::vector<int> input, output;
+  std::vector<int> input, gradient;  ///< the gradient of the output
 };
 
 /// What one rank does, with everything resolved that can be before the first step.

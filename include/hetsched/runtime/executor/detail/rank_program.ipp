@@ -200,7 +200,7 @@ class rank_compiler {
       if (op.what.kind == forward || op.what.kind == recompute) own.context = context.take(0);
       if (op.what.kind == forward && s > 0) own.input = inputs.take(shapes_.input[stage]);
       if (s + 1 == order_.stages ? op.what.kind == forward && !forward_only_ : makes_gradient(op.what.kind))
-        own.gradient = gradients.take(s + 1 == order_.stages ? -1 : shapes_.output[stage]);
+        own.gradient = gradients.take(s + 1 == order_.stages ? -1 : shapes_.gradient[stage]);
       op.slot = own.context;
       op.input = own.input;
       op.gradient = own.gradient;

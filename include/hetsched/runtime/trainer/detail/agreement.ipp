@@ -65,7 +65,7 @@ HETSCHED_INLINE digest digest_of(const pipeline_groups& groups) {
   digest d;
   for (const auto& b : groups.boundaries) {
     d.add(std::int64_t{b.merged});
-    for (const auto* l : {&b.from, &b.to}) {
+    for (const auto* l : {&b.from, &b.to, &b.gradient_from(), &b.gradient_to()}) {
       d.add(static_cast<std::int64_t>(l->dimensions.size()));
       for (int device = 0; device < l->device_count(); ++device)
         for (const auto& i : slice_of(*l, device)) d.add(i.first).add(i.last);
