@@ -4,13 +4,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <numeric>
 #include <string>
+#include <utility>
 
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/strategies.hpp>
+#include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/layout/pipeline_boundaries.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
@@ -22,6 +27,37 @@ HETSCHED_INLINE layout batch_layout(const tensor_shape& whole, const degrees& d)
   for (const auto extent : whole) l.dimensions.push_back({.extent = static_cast<std::int64_t>(extent)});
   if (!l.dimensions.empty()) l.dimensions.front().axes = {data_axis};
   return l;
+}
+
+HETSCHED_INLINE pipeline_groups make_pipeline_groups(const pipeline_layout& line,
+                                                     const std::function<tensor_shape(int layer)>& shape_after,
+                                                     const layout_rule& layout_of) {
+  pipeline_groups found;
+  int outer = 0;
+  for (int g = 0; g < line.order.ranks; ++g) {
+    found.devices.push_back(line.degrees_of(g).device_count());
+    outer = std::gcd(outer, line.degrees_of(g).data);
+  }
+  for (int c = 0; c < line.order.directions; ++c)
+    for (int s = 0; s + 1 < line.order.stages; ++s) {
+      const auto& [layers, strategy] = at(line.stages, s);
+      const int layer = layers.last - 1;
+      const tensor_shape whole = shape_after(layer);
+      const auto made = [&](int stage) {
+        const auto d = line.degrees_of(line.order.rank(c, stage));
+        auto l = layout_of ? layout_of(whole, d) : batch_layout(whole, d);
+        detail::cut_by_samples(l, line, line.order.rank(c, stage));
+        validate(l);
+        return l;
+      };
+      auto from = made(s), to = made(s + 1);
+      const int merged = static_cast<int>(from.dimensions.size()) - static_cast<int>(whole.size()) + 1;
+      if (merged < 1 || detail::shape_of_slice(from.whole(), merged) != whole)
+        throw input_error("the layout behind layer " + std::to_string(layer) + " is of a tensor of another shape");
+      found.boundaries.push_back(
+          make_boundary_transfer(std::move(from), std::move(to), strategy, {.outer = std::max(outer, 1)}, merged));
+    }
+  return found;
 }
 
 }  // namespace hetsched
