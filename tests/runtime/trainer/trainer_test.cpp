@@ -105,7 +105,7 @@ TEST_CASE("[threads] train_on_threads trains as its trainers do, with one shape 
   }
   CHECK(parameters == expected.parameters);
   const auto of_another_shape = [&](auto& trainer, int n) {
-    const std::vector<matrix<double>> targets(4, matrix<double>({2, toy<double>::width}));
+    const std::vector<matrix<double>> targets(4, matrix<double>(2, toy<double>::width));
     return trainer.step(batch_of(t, layout, 0, n).first, targets, half_squares());
   };
   std::string text;
