@@ -33,6 +33,7 @@
 #include <hetsched/runtime/layer/packed_layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 #include <hetsched/runtime/layer/parameter_id.hpp>
+#include <hetsched/runtime/layout/layer_shapes.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>
 #include <hetsched/runtime/layout/pipeline_boundaries.hpp>
 #include <hetsched/runtime/layout/plan_layout.hpp>
@@ -46,5 +47,6 @@
 #include <hetsched/runtime/trainer/learning_rate.hpp>
 #include <hetsched/runtime/trainer/master_weights.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
+#include <hetsched/runtime/trainer/train_on_threads.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
 #include <hetsched/runtime/trainer/trainer_options.hpp>

@@ -23,13 +23,12 @@ namespace hetsched {
 /// enqueued behind what is on the queue that is given, which goes on behind them; nobody waits. Parts lie one behind the other in
 /// the order of the axis; `counts`: their elements, the same on all ranks, which may be none. A default-constructed one is
 /// one rank alone. All ranks of the axis make one before set_plan, which connects them, and call the same in the same order:
-/// inside a computation of an executor on several devices, or in stage_ended; or between steps, all ranks of the plane in one
-/// order.
-/// All ranks get the same bits, but NCCL adds in an order of its own, which depends on the number of ranks and elements, the
-/// network and its version; so they are those of axis_group, which adds in the order of the ranks, up to rounding only.
-/// Throws: input_error for sizes that do not fit, tensors that are not on the device, axes that are not connected, and calls in
-/// between, where the order of the other ranks is not known; cuda_error; nccl_error; communication_error where a rank has
-/// failed. All but the sizes abort. Ranks that call what does not fit each other end at the deadline.
+/// inside a computation of an executor on several devices, or in stage_listener::ended; or between steps, all ranks of the plane
+/// in one order. All ranks get the same bits, but NCCL adds in an order of its own, which depends on the number of ranks and
+/// elements, the network and its version; so they are those of axis_group, which adds in the order of the ranks, up to rounding
+/// only. Throws: input_error for sizes that do not fit, tensors that are not on the device, axes that are not connected, and
+/// calls in between, where the order of the other ranks is not known; cuda_error; nccl_error; communication_error where a rank
+/// has failed. All but the sizes abort. Ranks that call what does not fit each other end at the deadline.
 template <class Tensor, class Queue, class Communicator>
 class nccl_axis {
   using traits = tensor_traits<Tensor>;

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/runtime/trainer/train_on_threads.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 
@@ -81,6 +82,40 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 TEST_CASE("[threads] every schedule trains as one device does, to the last bit") {
   check_names<float>();
   check_names<double>();
+}
+
+TEST_CASE("[threads] train_on_threads trains as its trainers do, with one shape for all layers") {
+  const toy<double> t;
+  const auto layout = even_layout(t.layers, one_f_one_b({3, 2, 1}, 4));
+  const auto expected = train(t, layout, 3, usual);
+  std::vector<std::vector<matrix<double>>> parameters(static_cast<std::size_t>(t.layers));
+  const auto make = [&](int l) { return t.make(l); };
+  const auto step = [&](auto& trainer, int n) {
+    const auto [inputs, targets] = batch_of(t, layout, 0, n);
+    const auto report = trainer.step(inputs, targets, half_squares());
+    for (const auto& [number, layer] : trainer.layers())  // each on one thread
+      parameters[static_cast<std::size_t>(number)] = copies_of<double>(layer->parameters());
+    return report;
+  };
+  const auto reports = train_on_threads<matrix<double>>(layout, make, {1, toy<double>::width}, 3, step, usual);
+  REQUIRE(reports.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(reports[i].step == static_cast<std::int64_t>(i));
+    CHECK(reports[i].loss == doctest::Approx(expected.losses[i]).epsilon(1e-13));
+  }
+  CHECK(parameters == expected.parameters);
+  const auto of_another_shape = [&](auto& trainer, int n) {
+    const std::vector<matrix<double>> targets(4, matrix<double>(2, toy<double>::width));
+    return trainer.step(batch_of(t, layout, 0, n).first, targets, half_squares());
+  };
+  std::string text;
+  try {
+    (void)train_on_threads<matrix<double>>(layout, make, tensor_shape{1, toy<double>::width}, 1, of_another_shape);
+  } catch (const layer_error& e) {
+    text = e.what();
+  }
+  CHECK(text ==
+        "rank 2, step 0: 2F0 (stage 2, the loss of microbatch 0) failed: the target is of the shape 2 x 3, expected is 1 x 3");
 }
 
 TEST_CASE("[threads] tied parameters are the same bits on any number of stages") {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
@@ -22,6 +24,7 @@
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/executor/detail/direction_exchange.hpp>
 #include <hetsched/runtime/executor/detail/group_member.hpp>
+#include <hetsched/runtime/executor/detail/held_stage.hpp>
 #include <hetsched/runtime/executor/detail/issue_plan.hpp>
 #include <hetsched/runtime/executor/detail/loss_gradient.hpp>
 #include <hetsched/runtime/executor/detail/rank_edges.hpp>
@@ -31,7 +34,6 @@
 #include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
-#include <hetsched/runtime/layer/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/layer_error.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
@@ -44,53 +46,34 @@
 
 namespace hetsched {
 
-/// One device of a pipeline: does what the schedule lists for its group, a rank of the schedule, with layers that stay the
-/// caller's. After step(), the gradients of all stages are those of the mean loss over all microbatches, or this device's share
-/// of them; a stage that exists in two directions has the same in both. A schedule without backwards (forward_schedule,
-/// forwards_of) is run for its losses: gradients stay as they are. A microbatch that the schedule recomputes has no context
-/// between its forward and its recompute. Parameters stay whole: gathering, scattering and releasing have no effect here, and
-/// updating parameters after step() is the caller's. Nothing is allocated after the first step.
-/// The devices of a group run the same actions in the same order, and layers may wait for each other in it: no device begins a
-/// computation before it has passed on everything that others of its group, or of a neighbouring one, need to begin theirs.
-/// Requires: every device calls step() on a thread or process of its own, all for the same schedule and boundaries.
-/// Determinism: gradients are added up in gradient_order(), then over directions, then scaled. One device that does the same
-/// in this order gets the same bits.
-template <class Tensor, class Stage, class Communicator, class Stager = no_stager, device_backend Backend = host_backend>
-class pipeline_executor {
+namespace detail {
+
+/// What pipeline_executor does, but for the types of its stages.
+template <class Tensor, class Communicator, class Stager, class Backend>
+class stage_executor {
   using queue = typename Backend::queue;
-  static_assert((detail::require_layer<Stage, Tensor, queue>(), true));
-  static_assert((detail::require_communicator<Communicator, Tensor>(), true));
+  static_assert((require_communicator<Communicator, Tensor>(), true));
   static_assert(std::same_as<Stager, no_stager> || stager<Stager, Tensor>,
                 "this is no stager for these tensors; see the concept's members");
 
  public:
-  /// Every rank of the schedule is one device. `stages`: those of stages_of_rank(order, comm.rank() - first_rank), in its order.
-  /// `boundaries`: the shape of each stage's output, without the last's. `stager`: copies what the schedule lists as d2h and
-  /// h2d.
-  /// Throws: input_error for a schedule that is not sound, or wrong numbers of stages or shapes.
-  /// Complexity: O(actions of all ranks).
-  pipeline_executor(const schedule& order, std::span<Stage> stages, const std::vector<tensor_shape>& boundaries,
-                    Communicator comm, const executor_options& options = {}, Stager stager = {}, Backend backend = {})
-      : pipeline_executor(order, stages, detail::single_devices(order, boundaries), std::move(comm), options, std::move(stager),
-                          std::move(backend)) {}
+  using stage_list = std::vector<std::unique_ptr<held_stage<Tensor, queue>>>;
+  /// Calls the loss of a microbatch, keeps its value, and returns its gradient.
+  using loss_call = function_ref<Tensor(const Tensor& output, std::size_t microbatch, double& value)>;
 
-  /// `stages`: those of stages_of_rank(order, rank of the schedule), on this device's share of the microbatch: they take and make
-  /// the slices of their boundaries' layouts.
-  /// Throws: as above; input_error for boundaries that do not fit the groups, transfer plans that cannot be run, and stages that
-  /// exist in two directions on groups that are not equally large.
-  pipeline_executor(const schedule& order, std::span<Stage> stages, const pipeline_groups& groups, Communicator comm,
-                    const executor_options& options = {}, Stager stager = {}, Backend backend = {})
+  stage_executor(const schedule& order, stage_list stages, const pipeline_groups& groups, Communicator comm,
+                 const executor_options& options, Stager stager, Backend backend)
       : backend_(std::move(backend)),
         queue_(backend_.compute_queue()),
+        forward_only_(is_forward_only(order)),
         options_(options),
         microbatches_(order.microbatches),
         stages_(order.stages),
         step_(options.first_step),
-        forward_only_(is_forward_only(order)),
-        me_(detail::find_group(order, groups, comm.rank(), comm.ranks(), options.first_rank)),
+        me_(find_group(order, groups, comm.rank(), comm.ranks(), options.first_rank)),
         calls_(calling_plane<Communicator> && at(groups.devices, me_.group) > 1),
-        program_(detail::program_for<Communicator>(detail::runnable(order, options.semantics), me_.group, options.semantics,
-                                                   calls_, detail::shapes_of_stages(order, groups, me_, shapes_))),
+        program_(program_for<Communicator>(runnable(order, options.semantics), me_.group, options.semantics, calls_,
+                                           shapes_of_stages(order, groups, me_, shapes_))),
         turns_(program_),
         edges_({.edges = program_.edges,
                 .transfers = groups.boundaries,
@@ -103,16 +86,15 @@ class pipeline_executor {
                         " stages of the schedule, not " + std::to_string(stages.size()));
     for (std::size_t i = 0; i < stages.size(); ++i) {
       auto& c = copies_.emplace_back();
-      c.stage = &stages[i];
-      for (int k = 0; k < program_.slots[i]; ++k) c.contexts.push_back(detail::make_context(stages[i]));
-      for (Tensor& g : stages[i].gradients()) c.gradients.push_back(&g);
+      c.stage = std::move(stages[i]);
+      c.stage->make_contexts(program_.slots[i]);
+      c.gradients = c.stage->gradients();
     }
-    for (const int n : program_.inputs) inputs_.push_back(detail::make_tensor<Tensor>(at(shapes_, n), queue_));
-    for (const int n : program_.gradients)
-      gradients_.push_back(n < 0 ? Tensor{} : detail::make_tensor<Tensor>(at(shapes_, n), queue_));
+    for (const int n : program_.inputs) inputs_.push_back(make_tensor<Tensor>(at(shapes_, n), queue_));
+    for (const int n : program_.gradients) gradients_.push_back(n < 0 ? Tensor{} : make_tensor<Tensor>(at(shapes_, n), queue_));
     if (order.directions == 2 && options.sums_directions && !forward_only_)
       for (std::size_t i = 0; i < copies_.size(); ++i) make_exchange(order, groups, i);
-    ends_ = exchanges_.empty() ? detail::stage_ends(program_) : std::vector<int>(program_.ops.size(), -1);
+    ends_ = exchanges_.empty() ? stage_ends(program_) : std::vector<int>(program_.ops.size(), -1);
     done_ = begun_ = std::vector<char>(program_.ops.size(), 0);
     front_.assign(program_.lanes.size(), 0);
     losses_ = backend_.make_numbers(as_size(microbatches_));
@@ -124,9 +106,9 @@ class pipeline_executor {
     measured_.microbatches = order.microbatches;
     measured_.actions.reserve(2 * program_.ops.size());
     if constexpr (ordered_plane<Communicator>) {
-      auto plan = detail::plan_of(
+      auto plan = plan_of(
           program_, edges_, exchanges_, [&](int c) { return at(copies_, c).exchange; }, step_);
-      if (calls_ && !exchanges_.empty()) plan.emplace_back();  // for stage_ended
+      if (calls_ && !exchanges_.empty()) plan.emplace_back();  // for stage_listener::ended
       order_ = std::move(plan);
     }
     take_order();
@@ -136,51 +118,6 @@ class pipeline_executor {
   /// theirs has used it. Throws: as set_plan.
   void take_order() {
     if constexpr (ordered_plane<Communicator>) edges_.comm().set_plan(order_);
-  }
-
-  /// Runs one iteration. `inputs`, `targets`: this device's share of each microbatch; only this rank's first and last stages read
-  /// them, so ranks without may pass empty spans. `loss`: (const Tensor& output, const Target&) -> loss_value<Tensor>, or one
-  /// that enqueues its work: (const Tensor& output, const Target&, queue, double& value) -> Tensor, the gradient; without
-  /// backwards it may return its value alone. `stage_ended`:
-  /// (i), called once the gradients of stages()[i] are final (on a device: once the work that makes them so is enqueued), while
-  /// other work may go on; where it adds two directions in the end; where it has progress() -> bool, this is called before each
-  /// wait, and says whether it did something; where it has looks() -> bool, waits are short as long as that is so. It is called
-  /// in the last pass of an accumulation; all passes have the number of one step. A layer that never returns holds up its own
-  /// rank, and those that wait for it.
-  /// Requires: passes that are not last only where directions are not summed here (executor_options::sums_directions).
-  /// Throws: input_error for a wrong number of inputs or targets, or parameters' gradients that are not contiguous; layer_error,
-  /// with rank, stage, layer and microbatch, for what layers and loss throw, and for outputs, inputs' gradients and the loss's
-  /// gradient that are not contiguous or not of their shape; communication_error if other ranks fail or are late, or this rank's
-  /// device is late; and what queues throw.
-  /// Then the other ranks' steps end with an error too, gradients are of no use, and the communicator cannot be used again.
-  template <class Target, class Loss, class StageEnded = detail::told_nobody>
-  void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, StageEnded&& stage_ended = {},
-            const accumulation& pass = {}) {
-    HETSCHED_EXPECTS((pass.first && pass.last) || exchanges_.empty());
-    const auto bound = backend_.bind();
-    callers_inputs_ = inputs;
-    now_ = program_.ops.size();
-    try {
-      for (const auto& c : program_.copies) {
-        if (c.stage == 0 && inputs.size() != as_size(microbatches_)) throw input_error("a step needs one input per microbatch");
-        if (c.stage + 1 == stages_ && targets.size() != as_size(microbatches_))
-          throw input_error("a step needs one target per microbatch");
-      }
-      pass_ = pass;
-      run([&](const Tensor& output,
-              std::size_t m) { return detail::gradient_of(loss, output, targets[m], losses_.data()[m], forward_only_, queue_); },
-          stage_ended);
-    } catch (const communication_error& e) {
-      edges_.comm().abort(e.what());
-      throw;
-    } catch (const layer_error& e) {
-      edges_.comm().abort(e.what());
-      throw;
-    } catch (...) {
-      edges_.comm().abort(where_now() + " failed: " + detail::text_of(std::current_exception()));
-      throw;
-    }
-    if (pass.last) ++step_;
   }
 
   /// The losses of the last pass, per microbatch; 0 for those whose last stage is on another rank.
@@ -197,7 +134,7 @@ class pipeline_executor {
     const auto bytes = [](const std::vector<Tensor>& list, const std::vector<int>& made_for) {
       std::size_t sum = 0;
       for (std::size_t k = 0; k < list.size(); ++k)
-        if (made_for[k] >= 0) sum += detail::elements(list[k]) * sizeof(typename tensor_traits<Tensor>::element);
+        if (made_for[k] >= 0) sum += elements(list[k]) * sizeof(typename tensor_traits<Tensor>::element);
       return sum;
     };
     const auto moving = edges_.bytes();
@@ -208,12 +145,44 @@ class pipeline_executor {
             .staging = moving.staging};
   }
 
+ protected:
+  /// As pipeline_executor::step; `targets`: how many there are.
+  void run_step(std::span<const Tensor> inputs, std::size_t targets, const loss_call& loss, const stage_listener& told,
+                const accumulation& pass) {
+    HETSCHED_EXPECTS((pass.first && pass.last) || exchanges_.empty());
+    const auto bound = backend_.bind();
+    callers_inputs_ = inputs;
+    now_ = program_.ops.size();
+    try {
+      for (const auto& c : program_.copies) {
+        if (c.stage == 0 && inputs.size() != as_size(microbatches_)) throw input_error("a step needs one input per microbatch");
+        if (c.stage + 1 == stages_ && targets != as_size(microbatches_))
+          throw input_error("a step needs one target per microbatch");
+      }
+      pass_ = pass;
+      run(loss, told);
+    } catch (const communication_error& e) {
+      edges_.comm().abort(e.what());
+      throw;
+    } catch (const layer_error& e) {
+      edges_.comm().abort(e.what());
+      throw;
+    } catch (...) {
+      edges_.comm().abort(where_now() + " failed: " + text_of(std::current_exception()));
+      throw;
+    }
+    if (pass.last) ++step_;
+  }
+
+  [[no_unique_address]] Backend backend_;
+  [[no_unique_address]] queue queue_;  ///< of computations
+  bool forward_only_;
+
  private:
   struct copy_state {
-    Stage* stage = nullptr;
-    std::vector<typename Stage::context> contexts;  ///< by slot
-    std::vector<Tensor*> gradients;                 ///< of the parameters
-    int exchange = -1;                              ///< with the other direction
+    std::unique_ptr<held_stage<Tensor, queue>> stage;
+    std::vector<Tensor*> gradients;  ///< of the parameters
+    int exchange = -1;               ///< with the other direction
   };
 
   [[nodiscard]] int rank() const { return edges_.comm().rank(); }
@@ -242,11 +211,10 @@ class pipeline_executor {
 
   void require_contiguous_gradients(const copy_state& c) const {
     for (std::size_t n = 0; n < c.gradients.size(); ++n)
-      if (!detail::is_contiguous(*c.gradients[n]))
-        detail::refuse_strided("gradient " + std::to_string(n) + " of stage " +
-                                   std::to_string(at(program_.copies, &c - copies_.data()).stage) + " on rank " +
-                                   std::to_string(rank()),
-                               detail::shape_of(*c.gradients[n]));
+      if (!is_contiguous(*c.gradients[n]))
+        refuse_strided("gradient " + std::to_string(n) + " of stage " +
+                           std::to_string(at(program_.copies, &c - copies_.data()).stage) + " on rank " + std::to_string(rank()),
+                       shape_of(*c.gradients[n]));
   }
 
   void scale_gradients(const copy_state& c) {
@@ -256,8 +224,7 @@ class pipeline_executor {
       for (Tensor* g : c.gradients) detail::scale(*g, scale, queue_);
   }
 
-  template <class Loss, class StageEnded>
-  void run(const Loss& loss, StageEnded& stage_ended) {
+  void run(const loss_call& loss, const stage_listener& told) {
     auto until = deadline_in(options_.deadline_s);
     bool fresh = false;  // there was progress since then
     std::fill(done_.begin(), done_.end(), char{0});
@@ -269,7 +236,7 @@ class pipeline_executor {
     for (auto& c : copies_) {
       if (forward_only_ || !pass_.first) continue;
       require_contiguous_gradients(c);
-      for (Tensor* g : c.gradients) detail::zero(*g, queue_);
+      for (Tensor* g : c.gradients) zero(*g, queue_);
     }
     for (auto& x : exchanges_) x.begin_step();
     edges_.begin_step(step_);
@@ -278,11 +245,11 @@ class pipeline_executor {
       if (early(static_cast<int>(e))) edges_.post_receives(e);
     while (true) {
       bool moved = edges_.advance([&](int e) { return early(e); }), left = false;
-      if constexpr (requires { stage_ended.progress(); }) moved = stage_ended.progress() || moved;
+      if (told.progress) moved = told.progress() || moved;
       lacks_room_ = program_.ops.size();
       for (std::size_t l = 0; l < front_.size(); ++l) {
         if (front_[l] == program_.lanes[l].second) continue;
-        moved = advance(l, loss, stage_ended) || moved;
+        moved = advance(l, loss, told) || moved;
         left = left || front_[l] < program_.lanes[l].second;
       }
       fresh = fresh || moved;
@@ -291,8 +258,7 @@ class pipeline_executor {
       if (std::exchange(fresh, false)) until = deadline_in(options_.deadline_s);
       // Copies do not signal completion; poll.
       constexpr double copy_poll_s = 50e-6;
-      bool looks = edges_.copying();
-      if constexpr (requires { stage_ended.looks(); }) looks = looks || stage_ended.looks();
+      const bool looks = edges_.copying() || (told.looks && told.looks());
       const auto next = looks ? std::min(until, deadline_in(copy_poll_s)) : until;
       const bool for_sends =
           !left || options_.semantics == send_semantics::rendezvous || lacks_room_ < program_.ops.size() || edges_.passing_on();
@@ -305,13 +271,12 @@ class pipeline_executor {
     if (!exchanges_.empty()) {
       for (std::size_t i = 0; i < copies_.size(); ++i) {
         scale_gradients(copies_[i]);
-        stage_ended(i);
+        if (told.ended) told.ended(i);
       }
       if constexpr (calling_plane<Communicator>)
         if (calls_) edges_.comm().end_calls();
     }
-    if constexpr (requires { stage_ended.all_issued(); })
-      if (pass_.last && !forward_only_) stage_ended.all_issued();
+    if (told.all_issued && pass_.last && !forward_only_) told.all_issued();
     drain();
     clock_.read();
     for (std::size_t k = 0; k + 1 < program_.ops.size(); ++k)  // the last one is none
@@ -329,8 +294,7 @@ class pipeline_executor {
   }
 
   /// Takes a lane as far as it goes, or through one event of computations. Returns whether anything has been done.
-  template <class Loss, class StageEnded>
-  bool advance(std::size_t l, const Loss& loss, StageEnded& stage_ended) {
+  bool advance(std::size_t l, const loss_call& loss, const stage_listener& told) {
     bool moved = false;
     while (front_[l] < program_.lanes[l].second) {
       const std::size_t first = front_[l], last = program_.ops[first].event_end;
@@ -361,7 +325,7 @@ class pipeline_executor {
       for (std::size_t k = first; k < last; ++k)
         if (ends_[k] >= 0 && pass_.last) {
           scale_gradients(at(copies_, ends_[k]));
-          stage_ended(as_size(ends_[k]));
+          if (told.ended) told.ended(as_size(ends_[k]));
         }
       turns_.end(edges_.comm(), first);
       // What it made leaves before the next computation begins.
@@ -375,7 +339,7 @@ class pipeline_executor {
       if (unmet(k) < program_.ops.size()) return false;
     const auto kind = program_.ops[first].what.kind;
     if (!ordered_plane<Communicator> && is_compute(kind) && !edges_.all_posted()) return false;
-    if ((!is_transfer(kind) || detail::is_d2h(kind)) && !may_wait()) return false;
+    if ((!is_transfer(kind) || is_d2h(kind)) && !may_wait()) return false;
     for (std::size_t k = first; k < last; ++k) {
       const auto& op = program_.ops[k];
       if (!is_compute(op.what.kind) || op.out < 0) continue;
@@ -397,10 +361,9 @@ class pipeline_executor {
     return program_.ops.size();
   }
 
-  [[nodiscard]] static int edge_of(const detail::rank_op& op) { return op.in >= 0 ? op.in : op.out; }
+  [[nodiscard]] static int edge_of(const rank_op& op) { return op.in >= 0 ? op.in : op.out; }
 
-  template <class Loss>
-  void begin(std::size_t k, const Loss& loss) {
+  void begin(std::size_t k, const loss_call& loss) {
     using enum action_kind;
     const auto& op = program_.ops[k];
     const int m = op.what.microbatch;
@@ -412,7 +375,7 @@ class pipeline_executor {
       const int exchange = at(copies_, op.copy).exchange;
       if (exchange >= 0) at(exchanges_, exchange).begin(edges_.comm(), step_);
       done_[k] = exchange < 0;
-    } else if (detail::is_d2h(op.what.kind)) {
+    } else if (is_d2h(op.what.kind)) {
       edges_.begin_copy_out(op.out, edges_.place(op.out, m), k);
       done_[k] = 0;
     } else if (is_transfer(op.what.kind) && op.in < 0) {
@@ -430,68 +393,51 @@ class pipeline_executor {
     const auto& op = program_.ops[k];
     const auto kind = op.what.kind;
     const auto p = [&] { return edges_.place(edge_of(op), op.what.microbatch); };
-    if ((kind == reduce_gradients || detail::is_h2d(kind)) && !may_wait()) return false;
+    if ((kind == reduce_gradients || is_h2d(kind)) && !may_wait()) return false;
     const bool has = kind == reduce_gradients ? at(exchanges_, at(copies_, op.copy).exchange).end(edges_.comm())
-                     : detail::is_d2h(kind)   ? edges_.copied_out(op.out, p())
-                     : detail::is_h2d(kind)   ? edges_.copied_in(op.in, p(), k, early(op.in))
+                     : is_d2h(kind)           ? edges_.copied_out(op.out, p())
+                     : is_h2d(kind)           ? edges_.copied_in(op.in, p(), k, early(op.in))
                                               : edges_.transferred(edge_of(op), p());
     done_[k] = has;
     return has;
   }
 
-  void take(const detail::rank_op& op, Tensor& old) {
+  void take(const rank_op& op, Tensor& old) {
     if (op.in >= 0) edges_.take(op.in, edges_.place(op.in, op.what.microbatch), old, early(op.in));
   }
-  void leave(const detail::rank_op& op, Tensor&& result) {
+  void leave(const rank_op& op, Tensor&& result) {
     edges_.leave(op.out, edges_.place(op.out, op.what.microbatch), std::move(result));
   }
 
-  template <class Loss>
-  void compute(const detail::rank_op& op, std::size_t k, const Loss& loss) {
+  void compute(const rank_op& op, std::size_t k, const loss_call& loss) {
     using enum action_kind;
     auto& stage = *at(copies_, op.copy).stage;
-    auto& context = at(at(copies_, op.copy).contexts, op.slot);
     const auto m = as_size(op.what.microbatch);
     const bool back = op.what.kind != forward && op.what.kind != recompute;
     if (op.what.kind == forward && op.in >= 0) take(op, at(inputs_, op.input));
     if (makes_gradient(op.what.kind)) take(op, at(gradients_, op.gradient));
     const Tensor& x = op.input >= 0 ? at(inputs_, op.input) : callers_inputs_[m];
     const Tensor& dy = back ? at(gradients_, op.gradient) : x;
-    detail::begin_read(x, queue_);
-    if (back) detail::begin_read(dy, queue_);
+    begin_read(x, queue_);
+    if (back) begin_read(dy, queue_);
     clock_.begin(k);  // not while it waits for its input
     const auto end_reads = [&] {
       const auto end = queue_.record();
-      detail::end_read(x, queue_, end);
-      if (back) detail::end_read(dy, queue_, end);
+      end_read(x, queue_, end);
+      if (back) end_read(dy, queue_, end);
       return end;
     };
     Tensor made;
     bool in_loss = false;
     try {
-      switch (op.what.kind) {
-        case forward:
-          made = detail::forward<Tensor>(stage, x, context, queue_);
-          if (op.what.stage + 1 == stages_) {
-            detail::require_contiguous(made, "the output");
-            in_loss = true;
-            Tensor gradient = loss(std::as_const(made), m);
-            if (op.gradient >= 0) at(gradients_, op.gradient) = std::move(gradient);
-          }
-          break;
-        case recompute:
-          made = detail::forward<Tensor>(stage, x, context, queue_);
-          break;
-        case backward:
-          made = detail::backward<Tensor>(stage, dy, context, queue_);
-          break;
-        case backward_input:
-          made = detail::backward_input<Tensor>(stage, dy, context, queue_);
-          break;
-        default:  // backward_weight
-          detail::backward_weight<Tensor>(stage, dy, context, queue_);
+      made = stage.compute(op.what.kind, x, dy, op.slot, queue_);
+      if (op.what.kind == forward && op.what.stage + 1 == stages_) {
+        require_contiguous(made, "the output");
+        in_loss = true;
+        Tensor gradient = loss(std::as_const(made), m, losses_.data()[m]);
+        if (op.gradient >= 0) at(gradients_, op.gradient) = std::move(gradient);
       }
-      if (op.out >= 0) detail::require_handed_over(made, edges_.shape_of(op.out), back ? "the input's gradient" : "the output");
+      if (op.out >= 0) require_handed_over(made, edges_.shape_of(op.out), back ? "the input's gradient" : "the output");
     } catch (...) {
       if constexpr (requires { clock_.abandon(); }) clock_.abandon();
       try {
@@ -499,19 +445,19 @@ class pipeline_executor {
       } catch (const std::exception&) {
         // The device has failed too, and does nothing any more.
       }
-      explain_failure(op.what, in_loss ? detail::no_layer : detail::layer_under_way(detail::layers_of(stage)), in_loss);
+      explain_failure(op.what, in_loss ? no_layer : stage.layer_under_way(), in_loss);
     }
     const auto end = end_reads();
     computed_.push_back(end);
     if (op.out < 0) return;
-    detail::end_write(made, queue_, end);
+    end_write(made, queue_, end);
     leave(op, std::move(made));
   }
 
   /// Throws the exception under way, with the place where it happened; as it is if other ranks are its cause.
   [[noreturn]] void explain_failure(const action& doing, int layer, bool in_loss) {
-    if (detail::is_communication_error(std::current_exception())) throw;
-    detail::throw_layer_error(here(), rank(), layer, in_loss, doing);
+    if (is_communication_error(std::current_exception())) throw;
+    throw_layer_error(here(), rank(), layer, in_loss, doing);
   }
 
   /// Waits for what this rank has enqueued: for each computation as long as for others that make no progress.
@@ -549,7 +495,7 @@ class pipeline_executor {
   /// Says what this rank waits for.
   /// `waiting`: for what, if no action does.
   [[noreturn]] void give_up(wait_result why, std::string waiting = "a sum of gradients is not received") {
-    why = detail::with_blame(edges_.comm(), why);
+    why = with_blame(edges_.comm(), why);
     std::size_t stuck = program_.ops.size();
     for (std::size_t l = 0; l < front_.size() && stuck == program_.ops.size(); ++l)
       if (front_[l] < program_.lanes[l].second) stuck = front_[l];
@@ -604,23 +550,20 @@ class pipeline_executor {
                               what);
   }
 
-  [[no_unique_address]] Backend backend_;
-  [[no_unique_address]] queue queue_;  ///< of computations
   executor_options options_;
   int microbatches_, stages_;
   std::int64_t step_;
   accumulation pass_;
-  bool forward_only_;
-  detail::group_member me_;
+  group_member me_;
   bool calls_;                        ///< whether layers may call collectives of a calling_plane
   communication_plan order_;          ///< over an ordered_plane
   std::vector<tensor_shape> shapes_;  ///< what stage_shapes count
-  detail::rank_program program_;
-  detail::turns turns_;
-  detail::rank_edges<Tensor, Communicator, Stager, queue> edges_;
+  rank_program program_;
+  turns turns_;
+  rank_edges<Tensor, Communicator, Stager, queue> edges_;
   std::vector<copy_state> copies_;
   std::vector<Tensor> inputs_, gradients_;  ///< kept by the order of the schedule
-  std::vector<detail::direction_exchange<Tensor, Communicator, queue>> exchanges_;
+  std::vector<direction_exchange<Tensor, Communicator, queue>> exchanges_;
   std::vector<char> done_, begun_;  ///< per op; begun: of the first of an event
   std::vector<int> ends_;           ///< per op: the stage whose gradients are final behind it, or -1
   std::vector<std::size_t> front_;  ///< per lane
@@ -631,6 +574,72 @@ class pipeline_executor {
   std::span<const Tensor> callers_inputs_;
   std::size_t now_ = 0;         ///< op under way
   std::size_t lacks_room_ = 0;  ///< computation that waits for a tensor to leave before it; the number of ops: none
+};
+
+}  // namespace detail
+
+/// One device of a pipeline: does what the schedule lists for its group, a rank of the schedule, with layers that stay the
+/// caller's. After step(), the gradients of all stages are those of the mean loss over all microbatches, or this device's share
+/// of them; a stage that exists in two directions has the same in both. A schedule without backwards (forward_schedule,
+/// forwards_of) is run for its losses: gradients stay as they are. A microbatch that the schedule recomputes has no context
+/// between its forward and its recompute. Parameters stay whole: gathering, scattering and releasing have no effect here, and
+/// updating parameters after step() is the caller's. Nothing is allocated after the first step.
+/// The devices of a group run the same actions in the same order, and layers may wait for each other in it: no device begins a
+/// computation before it has passed on everything that others of its group, or of a neighbouring one, need to begin theirs.
+/// Requires: every device calls step() on a thread or process of its own, all for the same schedule and boundaries.
+/// Determinism: gradients are added up in gradient_order(), then over directions, then scaled. One device that does the same
+/// in this order gets the same bits.
+template <class Tensor, class Stage, class Communicator, class Stager = no_stager, device_backend Backend = host_backend>
+class pipeline_executor : public detail::stage_executor<Tensor, Communicator, Stager, Backend> {
+  using queue = typename Backend::queue;
+  using base = detail::stage_executor<Tensor, Communicator, Stager, Backend>;
+  static_assert((detail::require_layer<Stage, Tensor, queue>(), true));
+
+ public:
+  /// Every rank of the schedule is one device. `stages`: those of stages_of_rank(order, comm.rank() - first_rank), in its order.
+  /// `boundaries`: the shape of each stage's output, without the last's. `stager`: copies what the schedule lists as d2h and
+  /// h2d.
+  /// Throws: input_error for a schedule that is not sound, or wrong numbers of stages or shapes.
+  /// Complexity: O(actions of all ranks).
+  pipeline_executor(const schedule& order, std::span<Stage> stages, const std::vector<tensor_shape>& boundaries,
+                    Communicator comm, const executor_options& options = {}, Stager stager = {}, Backend backend = {})
+      : pipeline_executor(order, stages, detail::single_devices(order, boundaries), std::move(comm), options, std::move(stager),
+                          std::move(backend)) {}
+
+  /// `stages`: those of stages_of_rank(order, rank of the schedule), on this device's share of the microbatch: they take and make
+  /// the slices of their boundaries' layouts.
+  /// Throws: as above; input_error for boundaries that do not fit the groups, transfer plans that cannot be run, and stages that
+  /// exist in two directions on groups that are not equally large.
+  pipeline_executor(const schedule& order, std::span<Stage> stages, const pipeline_groups& groups, Communicator comm,
+                    const executor_options& options = {}, Stager stager = {}, Backend backend = {})
+      : base(order, held(stages), groups, std::move(comm), options, std::move(stager), std::move(backend)) {}
+
+  /// Runs one iteration. `inputs`, `targets`: this device's share of each microbatch; only this rank's first and last stages read
+  /// them, so ranks without may pass empty spans. `loss`: (const Tensor& output, const Target&) -> loss_value<Tensor>, or one
+  /// that enqueues its work: (const Tensor& output, const Target&, queue, double& value) -> Tensor, the gradient; without
+  /// backwards it may return its value alone. `told`: of stages that have ended in the last pass of an accumulation; all passes
+  /// have the number of one step. A layer that never returns holds up its own rank, and those that wait for it.
+  /// Requires: passes that are not last only where directions are not summed here (executor_options::sums_directions).
+  /// Throws: input_error for a wrong number of inputs or targets, or parameters' gradients that are not contiguous; layer_error,
+  /// with rank, stage, layer and microbatch, for what layers and loss throw, and for outputs, inputs' gradients and the loss's
+  /// gradient that are not contiguous or not of their shape; communication_error if other ranks fail or are late, or this rank's
+  /// device is late; and what queues throw.
+  /// Then the other ranks' steps end with an error too, gradients are of no use, and the communicator cannot be used again.
+  template <class Target, class Loss>
+  void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, const stage_listener& told = {},
+            const accumulation& pass = {}) {
+    const auto call = [&](const Tensor& output, std::size_t m, double& value) {
+      return detail::gradient_of(loss, output, targets[m], value, this->forward_only_, this->queue_);
+    };
+    this->run_step(inputs, targets.size(), call, told, pass);
+  }
+
+ private:
+  [[nodiscard]] static typename base::stage_list held(std::span<Stage> stages) {
+    typename base::stage_list found;
+    for (auto& s : stages) found.push_back(std::make_unique<detail::stage_of<Tensor, queue, Stage>>(s));
+    return found;
+  }
 };
 
 }  // namespace hetsched

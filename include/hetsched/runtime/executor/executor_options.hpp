@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
 
 namespace hetsched {
@@ -17,14 +18,15 @@ struct loss_value {
   Tensor gradient;
 };
 
-namespace detail {
-
-// Of a stage's end.
-struct told_nobody {
-  void operator()(std::size_t) const {}
+/// What an executor tells of its stages during a step; what is empty is not called.
+struct stage_listener {
+  /// (i): the gradients of stages()[i] are final (on a device: the work that makes them so is enqueued), while other work may go
+  /// on; where the executor adds two directions, in the end.
+  function_ref<void(std::size_t)> ended = {};
+  function_ref<bool()> progress = {};    ///< before each wait; returns whether it did something
+  function_ref<bool()> looks = {};       ///< waits are short as long as it says so
+  function_ref<void()> all_issued = {};  ///< all work of the last pass, and what it transfers, has been issued
 };
-
-}  // namespace detail
 
 /// Which of the passes over batches whose gradients are added up: the first begins with zeros, after the last one they are
 /// scaled and final. A step of one batch is both.

@@ -20,6 +20,7 @@
 #include <hetsched/cluster/degrees.hpp>
 #include <hetsched/core/detail/state_rows.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/state_slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
@@ -33,9 +34,9 @@
 #include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
-#include <hetsched/runtime/layer/boundary_shape.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
 #include <hetsched/runtime/layout/detail/layer_directory.hpp>
+#include <hetsched/runtime/layout/layer_shapes.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>
 #include <hetsched/runtime/layout/pipeline_boundaries.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
@@ -88,13 +89,13 @@ class pipeline_trainer {
   /// `make_layer`: (layer, const group_type&) or (layer) -> Layer, called for the layers that this rank holds, once per stage
   /// with the layer; alike on every rank. The group stays where it is. Layers made without it know of no others: their groups
   /// have data ranks only. `shape_after`: (layer, microbatch_size) or (layer) -> tensor_shape of the layer's whole output for a
-  /// microbatch of the rank's pipeline, or boundary_shape. `comm`: has as many ranks as the layout; copies of it are ends of the
-  /// same channels. Requires: all ranks construct at the same time. Throws: input_error on every rank, naming the ranks, where
-  /// layouts, shapes, ties, optimizers or what else must agree do not; input_error on one rank for what only it finds, and
-  /// communication_error on the others. Complexity: O(actions + parameters * (stages + ranks)); every parameter that several
-  /// ranks hold is read once.
-  template <class MakeLayer, class ShapeAfter>
-  pipeline_trainer(training_layout layout, MakeLayer&& make_layer, ShapeAfter&& shape_after, Communicator comm,
+  /// microbatch of the rank's pipeline, or boundary_shape; or one tensor_shape for all. `comm`: has as many ranks as the layout;
+  /// copies of it are ends of the same channels. Requires: all ranks construct at the same time. Throws: input_error on every
+  /// rank, naming the ranks, where layouts, shapes, ties, optimizers or what else must agree do not; input_error on one rank for
+  /// what only it finds, and communication_error on the others. Complexity: O(actions + parameters * (stages + ranks)); every
+  /// parameter that several ranks hold is read once.
+  template <class MakeLayer>
+  pipeline_trainer(training_layout layout, MakeLayer&& make_layer, const layer_shapes& shape_after, Communicator comm,
                    Optimizer optimizer, trainer_options options = {}, Backend backend = {}, Stager stager = {})
       : backend_(std::move(backend)),
         queue_(backend_.compute_queue()),
@@ -206,9 +207,9 @@ class pipeline_trainer {
   /// state in host memory meanwhile. Throws: input_error on all ranks, and nothing has changed, if they differ, or for a layout
   /// of other layers or ranks, or between accumulate() and step(); else as the constructor and move_state, and the trainer is of
   /// no more use.
-  template <class MakeLayer, class ShapeAfter>
+  template <class MakeLayer>
   requires byte_plane<Communicator>
-  void move_layers(training_layout next, MakeLayer&& make_layer, ShapeAfter&& shape_after) {
+  void move_layers(training_layout next, MakeLayer&& make_layer, const layer_shapes& shape_after) {
     validate(next);
     if (next.layers != layout_.layers || next.ranks() != layout_.ranks())
       throw input_error("a training of " + std::to_string(layout_.layers) + " layers on " + std::to_string(layout_.ranks()) +
@@ -294,14 +295,6 @@ class pipeline_trainer {
   [[nodiscard]] const std::vector<model_parameter>& parameters() const { return model_; }
 
  private:
-  /// What the executor tells of stages that have ended.
-  struct sums_under_way {
-    exchange_type& exchange;
-    void operator()(std::size_t stage) { exchange.begin(stage); }
-    bool progress() { return exchange.progress(); }
-    [[nodiscard]] bool looks() const { return exchange.waits_for_device(); }
-    void all_issued() { exchange.begin_joint(); }
-  };
   [[nodiscard]] deadline_time deadline() const { return deadline_in(options_.deadline_s); }
   [[nodiscard]] std::string here(const std::string& when) const {
     return "rank " + std::to_string(comm_.rank()) + ", " + (when.empty() ? "step " + std::to_string(step_) : when);
@@ -317,8 +310,12 @@ class pipeline_trainer {
     const accumulation here{.first = passes_ == 0, .last = last};
     if constexpr (times_layers)
       for (auto& s : stages_) detail::layers_of(s).begin_times();
+    const auto ended = [&](std::size_t stage) { exchange_->begin(stage); };
+    const auto progress = [&] { return exchange_->progress(); };
+    const auto looks = [&] { return exchange_->waits_for_device(); };
+    const auto all_issued = [&] { exchange_->begin_joint(); };
     executor_->step(inputs, std::span<const target>(targets), detail::scaled_loss<Tensor, Loss, queue>{loss, factor, queue_},
-                    sums_under_way{*exchange_}, here);
+                    {.ended = ended, .progress = progress, .looks = looks, .all_issued = all_issued}, here);
     if constexpr (times_layers) tell_times();
     const auto own = executor_->losses();
     if (passes_++ == 0) losses_.assign(own.size(), 0);
@@ -397,8 +394,18 @@ class pipeline_trainer {
     samples_ = 0;
   }
 
-  template <class MakeLayer, class ShapeAfter>
-  void construct(MakeLayer& make_layer, ShapeAfter& shape_after) {
+  template <class MakeLayer>
+  void construct(MakeLayer& make_layer, const layer_shapes& shape_after) {
+    constexpr bool takes_group = requires(const group_type& group) { make_layer(0, group); };
+    const auto make = [&](int layer, [[maybe_unused]] const group_type& group) -> Layer {
+      if constexpr (takes_group)
+        return make_layer(layer, group);
+      else
+        return make_layer(layer);
+    };
+    construct_of(make, takes_group, shape_after);
+  }
+  void construct_of(function_ref<Layer(int, const group_type&)> make_layer, bool takes_group, const layer_shapes& shape_after) {
     validate(layout_);
     validate(options_.scaling);
     if (layout_.ranks() != comm_.ranks())
@@ -407,12 +414,7 @@ class pipeline_trainer {
     compare_plans(layout_);
     pipeline_ = as_size(layout_.pipeline_of(comm_.rank()));
     const auto& line = pipeline();
-    const auto shape_behind = [&](int l) -> boundary_shape {
-      if constexpr (requires { shape_after(0, 0); })
-        return shape_after(l, line.microbatch_size);
-      else
-        return shape_after(l);
-    };
+    const auto shape_behind = [&](int l) { return shape_after(l, line.microbatch_size); };
     transfers_ = make_pipeline_groups(line, shape_behind, options_.boundary_layout);
     const int schedule_rank = place().group;
     const auto& here = line.group(schedule_rank);
@@ -426,15 +428,11 @@ class pipeline_trainer {
       std::vector<Layer> layers;
       const auto range = at(line.stages, copy.stage).layers;
       for (int l = range.first; l < range.last; ++l) {
-        if constexpr (requires { make_layer(l, group); }) {
-          layers.push_back(make_layer(l, group));
-        } else {
-          if (degrees_here.context > 1 || degrees_here.tensor > 1 || degrees_here.expert > 1)
-            throw input_error("stage " + std::to_string(copy.stage) + " is on " + std::to_string(degrees_here.context) + " x " +
-                              std::to_string(degrees_here.tensor) +
-                              " context and tensor ranks, or shares out experts, but its layers are made without the group");
-          layers.push_back(make_layer(l));
-        }
+        if (!takes_group && (degrees_here.context > 1 || degrees_here.tensor > 1 || degrees_here.expert > 1))
+          throw input_error("stage " + std::to_string(copy.stage) + " is on " + std::to_string(degrees_here.context) + " x " +
+                            std::to_string(degrees_here.tensor) +
+                            " context and tensor ranks, or shares out experts, but its layers are made without the group");
+        layers.push_back(make_layer(l, group));
       }
       layer_list_options how_to_run{.recomputes = here.recompute == recomputation::full, .first = range.first, .shapes = {}};
       // Of several devices, what is between the layers of a stage is the layers' own.

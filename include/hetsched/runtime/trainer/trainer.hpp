@@ -7,6 +7,7 @@
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
+#include <hetsched/runtime/layout/layer_shapes.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/runtime/trainer/pipeline_trainer.hpp>
@@ -30,10 +31,11 @@ struct anything {
 ///     auto trainer = make_trainer<Tensor>(layout, make_layer, shape_after, comm, sgd{.learning_rate = 0.1});
 ///     for (int step = 0; step < steps; ++step) trainer.step(inputs, targets, loss);
 ///   });
-template <class Tensor, class MakeLayer, class ShapeAfter, class Communicator, class Optimizer,
-          device_backend Backend = host_backend, class Stager = no_stager>
-[[nodiscard]] auto make_trainer(training_layout layout, MakeLayer&& make_layer, ShapeAfter&& shape_after, Communicator comm,
-                                Optimizer optimizer, trainer_options options = {}, Backend backend = {}, Stager stager = {}) {
+template <class Tensor, class MakeLayer, class Communicator, class Optimizer, device_backend Backend = host_backend,
+          class Stager = no_stager>
+[[nodiscard]] auto make_trainer(training_layout layout, MakeLayer&& make_layer, const layer_shapes& shape_after,
+                                Communicator comm, Optimizer optimizer, trainer_options options = {}, Backend backend = {},
+                                Stager stager = {}) {
   // What is wrong with the tensor or the communicator is told here, once.
   if constexpr (!pipeline_tensor<Tensor>) {
     detail::require_tensor<Tensor>();

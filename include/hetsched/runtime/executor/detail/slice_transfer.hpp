@@ -11,24 +11,15 @@
 
 #include <hetsched/core/index.hpp>
 #include <hetsched/reshard/slice.hpp>
-#include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
+#include <hetsched/runtime/executor/detail/slice_messages.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched::detail {
-
-/// Which device of a transfer plan does what with which tensors.
-struct slice_place {
-  int me = 0;      ///< device of the plan
-  edge where;      ///< of the channels, but for ranks and part
-  slice own;       ///< that this device has or is to get
-  int merged = 1;  ///< see boundary_transfer
-  int slots = 1;   ///< tensors at once
-};
 
 /// What one device does in a transfer plan, for as many tensors at once as it has slots: a source sends slices of its own tensor,
 /// a destination puts its own tensor together, and both pass on what they are to pass on. A message leaves when everything that
@@ -47,44 +38,17 @@ class slice_transfer {
   template <class RankOf, class Make>
   slice_transfer(Communicator& comm, const transfer_plan& plan, slice_place place, RankOf&& rank_of, Make&& make,
                  Queue queue = Queue())
-      : queue_(std::move(queue)), own_(std::move(place.own)), source_(place.me < plan.sources) {
-    const int me = place.me, merged = place.merged;
-    for (std::size_t phase = 0; phase < plan.phase_count(); ++phase) {
-      const std::size_t before = in_.size();  // of earlier phases
-      for (const auto& m : plan.phase(phase)) {
-        if (m.from != me && m.to != me) continue;
-        if (m.elements == 0) continue;
-        const auto part = plan.slice_of(m);
-        edge e = place.where;
-        e.from = rank_of(m.from);
-        e.to = rank_of(m.to);
-        e.part = static_cast<int>(&m - plan.messages.data()) + 1;
-        const int number = static_cast<int>(phase);
-        if (m.to == me)
-          in_.push_back({.where = e, .channel = comm.open(e), .phase = number, .part = slice(part.begin(), part.end())});
-        if (m.from == me) {
-          outgoing o{.where = e, .channel = comm.open(e), .phase = number, .part = slice(part.begin(), part.end())};
-          if (source_) add_copy(o, -1, own_);
-          for (std::size_t i = 0; i < before; ++i)
-            if (add_copy(o, static_cast<int>(i), in_[i].part)) o.needs.push_back(i);
-          out_.push_back(std::move(o));
-        }
-      }
-    }
-    std::size_t for_own = 0, from_own = 0;
-    for (auto& i : in_) {
-      if (source_) continue;
-      i.to_own = intersection(i.part, own_);
-      for_own += element_count(i.to_own) > 0;
-    }
-    for (auto& i : in_) i.in_place = for_own == 1 && i.part == own_ && !source_;
-    for (const auto& o : out_) from_own += !o.copies.empty() && o.copies.front().from < 0;
-    for (auto& o : out_) o.in_place = from_own == 1 && source_ && o.part == own_ && o.needs.empty();
-    if constexpr (has_bytes) find_runs();
+      : queue_(std::move(queue)) {
+    const auto open = [&](const edge& e) { return comm.open(e); };
+    auto messages = messages_of(plan, place, rank_of, open, has_bytes);
+    own_ = std::move(messages.own);
+    source_ = messages.source;
+    in_ = std::move(messages.in);
+    out_ = std::move(messages.out);
     for (int k = 0; k < place.slots; ++k) {
       auto& s = slots_.emplace_back();
-      for (const auto& i : in_) s.in.push_back(i.buffered() ? make(shape_of_slice(i.part, merged)) : Tensor{});
-      for (const auto& o : out_) s.out.push_back(o.buffered() ? make(shape_of_slice(o.part, merged)) : Tensor{});
+      for (const auto& i : in_) s.in.push_back(i.buffered() ? make(shape_of_slice(i.part, place.merged)) : Tensor{});
+      for (const auto& o : out_) s.out.push_back(o.buffered() ? make(shape_of_slice(o.part, place.merged)) : Tensor{});
       s.arriving = std::make_unique<operation[]>(in_.size());
       s.leaving = std::make_unique<operation[]>(out_.size());
       s.come.assign(in_.size(), 0);
@@ -178,33 +142,8 @@ class slice_transfer {
   }
 
  private:
-  struct copy {
-    int from = -1;  ///< message that has come; -1: the own tensor
-    slice part;
-  };
-  struct incoming {
-    edge where;
-    int channel = -1;
-    int phase = 0;
-    slice part;
-    slice to_own = {};  ///< of a destination
-    bool in_place = false;
-    std::int64_t run = -1;  ///< where it begins in the own tensor that it is received into; -1: nowhere
-    [[nodiscard]] bool is_own() const { return in_place || run >= 0; }
-    [[nodiscard]] bool buffered() const { return !is_own(); }
-  };
-  struct outgoing {
-    edge where;
-    int channel = -1;
-    int phase = 0;
-    slice part;
-    std::vector<copy> copies = {};
-    std::vector<std::size_t> needs = {};  ///< messages that have to come first
-    std::size_t next = 0;                 ///< place
-    bool in_place = false;
-    std::int64_t run = -1;  ///< where it begins in the tensor that it is sent from, that of its only copy; -1: nowhere
-    [[nodiscard]] bool buffered() const { return !in_place && run < 0; }
-  };
+  using incoming = slice_messages::incoming;
+  using outgoing = slice_messages::outgoing;
   struct slot_state {
     std::vector<Tensor> in, out;
     std::unique_ptr<operation[]> arriving, leaving;
@@ -215,36 +154,6 @@ class slice_transfer {
     double end_s = 0;
   };
 
-  static bool add_copy(outgoing& o, int from, const slice& held) {
-    auto part = intersection(o.part, held);
-    if (element_count(part) == 0) return false;
-    o.copies.push_back({.from = from, .part = std::move(part)});
-    return true;
-  }
-
-  /// Where a part begins in the array of a slice, if it is one run of it, else -1.
-  static std::int64_t run_in(const slice& held, const slice& part) {
-    if (!contains(held, part)) return -1;
-    const auto runs = runs_of(held, part, part, 0, element_count(part));
-    return runs.size() == 1 && runs.front().rows == 1 ? runs.front().first_a : -1;
-  }
-  /// Finds the messages that need no buffer. What a destination gets may be taken before it has left again, so that is sent on
-  /// from buffers only.
-  void find_runs() {
-    for (auto& i : in_) {
-      const auto overlaps = [&](const incoming& other) { return &other != &i && overlap(other.part, i.part); };
-      if (source_ || i.in_place || std::any_of(in_.begin(), in_.end(), overlaps)) continue;
-      i.run = run_in(own_, i.part);
-    }
-    for (auto& o : out_) {
-      if (o.in_place || o.copies.size() != 1 || o.copies.front().part != o.part) continue;
-      const int from = o.copies.front().from;
-      if (from < 0)
-        o.run = run_in(own_, o.part);
-      else if (const auto& i = at(in_, from); i.buffered())
-        o.run = run_in(i.part, o.part);
-    }
-  }
   /// The bytes of a run.
   static std::span<std::byte> bytes_of(Tensor& t, std::int64_t first, const slice& part) {
     return std::as_writable_bytes(std::span(traits::data(t) + first, as_size(element_count(part))));
@@ -299,7 +208,7 @@ class slice_transfer {
 
   [[no_unique_address]] Queue queue_;
   slice own_;
-  bool source_;
+  bool source_ = false;
   std::vector<incoming> in_;
   std::vector<outgoing> out_;
   std::vector<slot_state> slots_;
