@@ -368,6 +368,45 @@ void expect_close(const found& a, const found& b) {
 
 }  // namespace
 
+TEST_CASE("[threads] trainings on memory and streams from outside have the bits of hosts and make none of their own") {
+  const auto c = cases()[6];
+  const auto wanted = on_hosts(c.model, c.layout, c.run);
+  const auto places = numbered_places(c.layout.ranks());
+  for (const bool over_nccl : {false, true}) {
+    CAPTURE(over_nccl);
+    cuda_check::machine machine({.seed = 800, .devices = 8, .lazy = over_nccl});
+    fake_nccl_world world(machine);
+    {
+      outside brought(machine);
+      {
+        fake_devices devices(cuda_check::api{&machine}, {.records = 64}, brought.adopted());
+        using backend = cuda_backend<cuda_check::api>;
+        using local = cuda_local_communicator<fake_tensor, cuda_check::api>;
+        const auto run = [&](auto ends) {
+          return on_fake<backend, false>(devices, std::move(ends), places, c.model, c.layout, c.run);
+        };
+        // What a training leaves behind serves the next one.
+        for (int training = 0; training < 2; ++training)
+          CHECK((over_nccl ? run(connect_nccl(devices, world, c.layout.ranks())) : run(local::connect(devices, places))) ==
+                wanted);
+        // All work is on streams from outside, as there are no others.
+        int streams = 0;
+        for (int d = 0; d < 8; ++d) streams += machine.streams_of(d);
+        CHECK(streams == brought.streams());
+        CHECK(machine.calls("cudaMallocFromPoolAsync") == static_cast<std::size_t>(brought.slabs()));
+        CHECK(machine.calls("cudaMemPoolCreate") == static_cast<std::size_t>(brought.slabs()));
+        CHECK(machine.calls("cudaStreamDestroy") == 0);
+        CHECK(brought.slabs() == c.layout.ranks());
+        std::size_t allocations = 0;
+        for (int d = 0; d < 8; ++d) allocations += devices.memory(d).allocations;
+        CHECK(allocations > static_cast<std::size_t>(brought.blocks()));
+      }
+      CHECK(brought.blocks_out() == 0);
+    }
+    expect_clean(machine);
+  }
+}
+
 TEST_CASE("[threads] trainings whose gradients NCCL sums are those of hosts up to rounding, also where streams work in order") {
   std::uint64_t seed = 500;
   for (auto c : cases()) {
