@@ -332,8 +332,12 @@ TEST_CASE("[threads] trainings over NCCL have the bits of hosts, also where the 
 
 namespace {
 
-/// A training over NCCL; calls: of it in all, sends and receives, collectives and groups.
-found on_nccl(cuda_check::machine& machine, const training_case& c, std::size_t* calls = nullptr) {
+/// Of all ranks.
+struct nccl_traffic {
+  std::size_t calls = 0;  ///< sends, receives and collectives
+  double bytes = 0;
+};
+found on_nccl(cuda_check::machine& machine, const training_case& c, nccl_traffic* told = nullptr) {
   fake_nccl_world world(machine);
   const int ranks = c.layout.ranks();
   found result;
@@ -342,10 +346,12 @@ found on_nccl(cuda_check::machine& machine, const training_case& c, std::size_t*
     result = on_fake<cuda_backend<cuda_check::api>, false>(devices, connect_nccl(devices, world, ranks), numbered_places(ranks),
                                                            c.model, c.layout, c.run);
   }
-  if (calls)
+  if (told) {
+    told->bytes = world.sent_bytes();
     for (const auto* name :
          {"ncclSend", "ncclRecv", "ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast", "ncclReduce"})
-      *calls += world.calls(name);
+      told->calls += world.calls(name);
+  }
   expect_clean(machine);
   return result;
 }
@@ -422,23 +428,32 @@ TEST_CASE("[threads] trainings whose gradients NCCL sums are those of hosts up t
 
 TEST_CASE("[threads] gradients as of 4 GB in buckets as of 64 MiB take a call of NCCL for each bucket, on each of 8 ranks") {
   const real_toy t{.layers = 10};
-  training_case c{t, even_layout(t.layers, schedule_of("1f1b", 1, 1), 8), {.sums_in_order = false}};
-  c.layout.pipelines[0].groups.push_back({.degrees = {.data = 8}});
   std::size_t bytes = 0;
   for (int l = 0; l < t.layers; ++l) {
     auto layer = t.make(l);
     for (const matrix<double>& g : layer.gradients()) bytes += sizeof(double) * g.rows() * g.columns();
   }
-  c.run.joint_bytes =
-      static_cast<std::size_t>(std::ceil(static_cast<double>(bytes) * (64 << 20) / 4e9 / sizeof(double))) * sizeof(double);
-  std::array<std::size_t, 2> calls{};
-  for (const int steps : {1, 2}) {
-    c.run.steps = steps;
-    cuda_check::machine machine({.seed = 600, .devices = 8, .most_turns_late = 0});
-    (void)on_nccl(machine, c, &calls.at(static_cast<std::size_t>(steps - 1)));
+  // With shared state one to scatter sums, and one to gather what owners have made of them: each half of an all-reduce.
+  for (const int zero : {0, 1, 2}) {
+    CAPTURE(zero);
+    training_case c{t, even_layout(t.layers, schedule_of("1f1b", 1, 1), 8), {.sums_in_order = false}};
+    c.layout.pipelines[0].groups.push_back({.degrees = {.data = 8}, .zero = zero});
+    c.run.joint_bytes =
+        static_cast<std::size_t>(std::ceil(static_cast<double>(bytes) * (64 << 20) / 4e9 / sizeof(double))) * sizeof(double);
+    const std::size_t buckets = (bytes + c.run.joint_bytes - 1) / c.run.joint_bytes, calls_each = zero == 0 ? 1 : 2;
+    std::array<nccl_traffic, 2> of{};
+    for (const int steps : {1, 2}) {
+      c.run.steps = steps;
+      cuda_check::machine machine({.seed = 600, .devices = 8, .most_turns_late = 0});
+      (void)on_nccl(machine, c, &of.at(static_cast<std::size_t>(steps - 1)));
+    }
+    CHECK(of[1].calls - of[0].calls == 8 * calls_each * buckets);
+    CHECK(of[1].calls - of[0].calls <= 8 * calls_each * 100);
+    const double sent = (of[1].bytes - of[0].bytes) / 8, whole = 2 * 7.0 / 8 * static_cast<double>(bytes);
+    // A bucket may have up to 7 elements more, for parts of one size.
+    CHECK(sent >= whole - 1e-3);
+    CHECK(sent <= whole + (zero == 0 ? 1e-3 : static_cast<double>(buckets) * 2 * 7.0 / 8 * 7 * sizeof(double)));
   }
-  CHECK(calls[1] - calls[0] == 8 * ((bytes + c.run.joint_bytes - 1) / c.run.joint_bytes));
-  CHECK(calls[1] - calls[0] <= 8 * 100);
 }
 
 TEST_CASE("[threads] trainings over NCCL between some ranks and the hosts' network between others have the bits of hosts") {
