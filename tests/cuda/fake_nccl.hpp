@@ -148,6 +148,9 @@ class fake_nccl_world {
     if (const auto k = kills_.find(e->device); k != kills_.end() && k->second.first-- == 0) kill_now(e->device, k->second.second);
     auto& g = groups_[std::this_thread::get_id()];
     sent_ += sent_by(what, static_cast<std::size_t>(e->of->ranks));
+    const auto all = what.kind == collective::all_reduce ? what.bytes : what.bytes * static_cast<std::size_t>(e->of->ranks);
+    if (what.kind != collective::none && what.kind != collective::broadcast && what.kind != collective::reduce)
+      first_[e->of->ranks].try_emplace(name_of(what), all);
     g.calls.emplace_back(e, what);
     return g.depth > 0 ? 0 : end_calls(g);
   }
@@ -213,6 +216,11 @@ class fake_nccl_world {
   [[nodiscard]] double sent_bytes() {
     const std::lock_guard lock(guard_);
     return sent_;
+  }
+  /// Of the first collective of each name, all ranks' parts together, in communicators of so many ranks.
+  [[nodiscard]] std::map<std::string, std::size_t> first_bytes(int ranks) {
+    const std::lock_guard lock(guard_);
+    return first_[ranks];
   }
   /// Of how many ranks communicators were made, and by which links, in no order.
   [[nodiscard]] std::vector<std::pair<int, nccl_link>> made() {
@@ -432,6 +440,7 @@ class fake_nccl_world {
   std::map<int, std::pair<int, bool>> kills_;
   std::map<std::string, std::size_t> calls_;
   double sent_ = 0;
+  std::map<int, std::map<std::string, std::size_t>> first_;
 };
 
 /// The nccl_api of a fake world.

@@ -336,6 +336,7 @@ namespace {
 struct nccl_traffic {
   std::size_t calls = 0;  ///< sends, receives and collectives
   double bytes = 0;
+  std::map<std::string, std::size_t> first_bytes;  ///< of each kind of collective
 };
 found on_nccl(cuda_check::machine& machine, const training_case& c, nccl_traffic* told = nullptr) {
   fake_nccl_world world(machine);
@@ -348,6 +349,7 @@ found on_nccl(cuda_check::machine& machine, const training_case& c, nccl_traffic
   }
   if (told) {
     told->bytes = world.sent_bytes();
+    told->first_bytes = world.first_bytes(ranks);
     for (const auto* name :
          {"ncclSend", "ncclRecv", "ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast", "ncclReduce"})
       told->calls += world.calls(name);
@@ -450,6 +452,10 @@ TEST_CASE("[threads] gradients as of 4 GB in buckets as of 64 MiB take a call of
     CHECK(of[1].calls - of[0].calls == 8 * calls_each * buckets);
     CHECK(of[1].calls - of[0].calls <= 8 * calls_each * 100);
     const double sent = (of[1].bytes - of[0].bytes) / 8, whole = 2 * 7.0 / 8 * static_cast<double>(bytes);
+    // What connects sums as much as a bucket, in doubles and parts of one size.
+    const std::size_t elements = c.run.joint_bytes / sizeof(double), part = zero == 0 ? elements / 8 : (elements + 7) / 8;
+    CHECK(of[1].first_bytes.size() == (zero == 0 ? 1 : 3));
+    for (const auto& [name, first] : of[1].first_bytes) CHECK(first == std::max<std::size_t>(part, 1) * 8 * sizeof(double));
     // A bucket may have up to 7 elements more, for parts of one size.
     CHECK(sent >= whole - 1e-3);
     CHECK(sent <= whole + (zero == 0 ? 1e-3 : static_cast<double>(buckets) * 2 * 7.0 / 8 * 7 * sizeof(double)));

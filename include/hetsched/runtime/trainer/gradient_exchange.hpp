@@ -113,13 +113,20 @@ class gradient_exchange {
     messages_.resize(plan.messages.size());
     operations_ = std::make_unique<operation[]>(plan.messages.size());
     late_from_ = plan.late_from;
+    for (const auto& p : plan.parts) {
+      if (p.joint.empty()) continue;
+      auto& how = joint_use_[p.joint];
+      how.name = "ranks that sum gradients";
+      how.most_bytes = std::max(how.most_bytes, as_size(p.elements) * sizeof(typename traits::element));
+      how.scatters = how.scatters || p.sharded;
+    }
     for (auto& p : plan.parts) add_part(std::move(p), parameters, local);
     for (std::size_t i = 0; i < plan.messages.size(); ++i) set_message(messages_[i], plan.messages[i], parameters);
     for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].done = &operations_[i];
     for (auto& o : owned_) o.at.front().tensor = &o.piece.gradient;
-    if (!frees_buffers_) make_rooms();
     gathers_ = std::any_of(parameters.begin(), parameters.end(), [](const model_parameter& m) { return m.sharded; });
     if constexpr (ordered) comm_.set_plan(order_of(plan));
+    if (!frees_buffers_) make_rooms();  // of memory that the first use has had
   }
 
   /// Optional: posts what a step begins with, so that begin() can be called; else sum() does.
@@ -459,7 +466,7 @@ class gradient_exchange {
     const auto known = std::find(axis_ranks_.begin(), axis_ranks_.end(), ranks) - axis_ranks_.begin();
     if (as_size(known) == axis_ranks_.size()) {
       axis_ranks_.push_back(ranks);
-      if constexpr (may_join) axes_.push_back(detail::open_axis<Tensor>(comm_, ranks, {.name = "ranks that sum gradients"}));
+      if constexpr (may_join) axes_.push_back(detail::open_axis<Tensor>(comm_, ranks, joint_use_.at(ranks)));
     }
     return as_size(known);
   }
@@ -697,6 +704,7 @@ class gradient_exchange {
   std::vector<owned_part> owned_;
   std::vector<std::vector<int>> numbers_;                   ///< per part: of the chunk's terms those that are here
   std::vector<std::pair<std::size_t, std::size_t>> joint_;  ///< parts that are summed by collectives, and their axes
+  std::map<std::vector<int>, axis_options> joint_use_;      ///< by ranks
   std::vector<std::vector<int>> axis_ranks_;
   std::vector<axis> axes_;
   std::map<std::int64_t, Tensor> rooms_;  ///< for collectives, by elements
