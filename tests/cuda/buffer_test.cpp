@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <future>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -147,4 +148,92 @@ TEST_CASE("[threads] a buffer that others still read can be moved, overwritten a
     for (const auto& r : machine.reports()) FAIL_CHECK(r);
     CHECK(machine.leaks().empty());
   }
+}
+
+TEST_CASE("[threads] memory from outside comes back when all queues have done with it, and streams serve again") {
+  cuda_check::machine machine({.stops_after = 1});
+  outside brought(machine, 1024);
+  {
+    fake_devices devices(cuda_check::api{&machine}, {}, brought.adopted());
+    {
+      const auto lent = devices.lend_queue(0, "mine"), other = devices.lend_queue(0, "copies");
+      const auto &a = *lent, &b = *other;
+      CHECK(a.stream() == brought.stream(0, "mine"));
+      buffer target(b, 256);
+      void* first = nullptr;
+      {
+        buffer source(a, 256);
+        first = source.data();
+        work_on(a, {}, {&source}, [&] { REQUIRE(machine.set_zero(source.data(), 256, a.stream()) == 0); });
+        work_on(b, {&source}, {&target}, [&] { enqueue_copy(b, target, source); });
+      }
+      CHECK(brought.blocks_out() == 2);  // the copy has not begun
+      {
+        const buffer more(a, 256);
+        CHECK(more.data() != first);
+        const buffer last(a, 256);
+        machine.resume();
+        // There is no more: what is in use is waited for.
+        const buffer again(a, 256);
+        CHECK(again.data() == first);
+        CHECK_THROWS_WITH_AS(buffer(a, 256), "an adopted allocator failed for a buffer of 256 bytes on device 0: it has none (2)",
+                             cuda_error);
+        CHECK(devices.memory(0).now_bytes == 1024);
+      }
+      CHECK(devices.memory(0).now_bytes == 256);
+      CHECK(devices.memory(0).allocations == 6);
+    }
+    CHECK(brought.blocks_out() == 0);
+    const auto lent = devices.lend_queue(0, "mine");
+    CHECK(machine.streams_of(0) == brought.streams());
+    CHECK(machine.calls("cudaMallocFromPoolAsync") == 1);
+    CHECK(machine.calls("cudaMemPoolCreate") == 1);
+  }
+  CHECK(machine.calls("cudaStreamDestroy") == 0);
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK_THROWS_WITH_AS(fake_devices(cuda_check::api{&machine}, {}, {.free = brought.adopted().free}),
+                       "cuda_adoption has no allocate, but the other half", input_error);
+}
+
+TEST_CASE("[threads] a view keeps its owner until all queues have done with it, those of work without marks, too") {
+  cuda_check::machine machine({.stops_after = 0});
+  {
+    fake_devices devices(cuda_check::api{&machine});
+    const auto a = devices.make_queue(0, "a"), b = devices.make_queue(0, "b");
+    const auto current = a.make_current();
+    const auto arena = std::make_shared<buffer>(a, 1024);
+    auto* const part = static_cast<std::byte*>(arena->data()) + 256;
+    buffer copy(b, 256);
+    std::weak_ptr<buffer> marked, unmarked;
+    {
+      auto owner = std::make_shared<buffer>(buffer::view(a, part, 256, arena));
+      marked = owner;
+      buffer view = buffer::view(a, part, 256, std::move(owner));
+      CHECK(view.device() == 0);
+      CHECK(view.bytes() == 256);
+      work_on(a, {}, {&view}, [&] { REQUIRE(machine.set_zero(part, 256, a.stream()) == 0); });
+      work_on(b, {&view}, {&copy}, [&] { enqueue_copy(b, copy, view); });
+      view = buffer();
+    }
+    {
+      auto owner = std::make_shared<buffer>(buffer::view(a, part + 256, 256, arena));
+      unmarked = owner;
+      const buffer view = buffer::view(a, part + 256, 256, std::move(owner));
+      REQUIRE(machine.set_zero(view.data(), 256, a.stream()) == 0);
+    }
+    { const buffer other(a, 64); }
+    CHECK_FALSE(marked.expired());
+    CHECK_FALSE(unmarked.expired());
+    machine.resume();
+    a.finish();
+    { const buffer other(a, 64); }
+    CHECK(unmarked.expired());
+    b.finish();
+    { const buffer other(a, 64); }
+    CHECK(marked.expired());
+    int number = 0;
+    CHECK(buffer::view(fake_queue(devices), &number, sizeof number).space() == memory_space::pinned);
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(machine.leaks().empty());
 }

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -58,6 +60,88 @@ void kernel(const cuda_queue<Api>& q, const char* name,
   for (auto* t : writes) ranges.push_back({t->data(), t->size() * sizeof(double), true});
   cuda_check::launch(q, name, std::move(ranges), std::move(body));
 }
+
+/// What a trainer may bring along: of each device one piece of memory, cut into blocks that serve again on the stream that they
+/// were cut for, and streams by name. Outlives whoever adopts it.
+class outside {
+ public:
+  explicit outside(cuda_check::machine& gpus, std::size_t bytes = std::size_t{1} << 20) : api_{&gpus}, bytes_(bytes) {}
+  outside(const outside&) = delete;
+  outside& operator=(const outside&) = delete;
+  ~outside() {
+    for (auto& [device, s] : slabs_) {
+      (void)api_.free(s.memory, s.stream);
+      (void)api_.synchronize(s.stream);
+      (void)api_.destroy_stream(s.stream);
+      (void)api_.destroy_pool(s.pool);
+    }
+    for (auto& [name, s] : streams_) (void)api_.destroy_stream(s);
+  }
+  [[nodiscard]] cuda_adoption<cuda_check::api> adopted() {
+    return {.allocate = [this](std::size_t n, int d, auto* s) { return allocate(n, d, s); },
+            .free = [this](void* p, std::size_t n, int, auto* s) { free(p, n, s); },
+            .stream = [this](int d, const std::string& name) { return stream(d, name); }};
+  }
+  [[nodiscard]] cuda_check::api::stream stream(int device, const std::string& name) {
+    const std::lock_guard lock(guard_);
+    auto& found = streams_[{device, name}];
+    if (!found) make(device, found);
+    return found;
+  }
+  [[nodiscard]] int slabs() const { return static_cast<int>(slabs_.size()); }
+  /// Those of names, and one for each slab.
+  [[nodiscard]] int streams() const { return static_cast<int>(streams_.size() + slabs_.size()); }
+  [[nodiscard]] int blocks_out() const { return blocks_out_; }
+  [[nodiscard]] int blocks() const { return blocks_; }
+
+ private:
+  struct slab {
+    cuda_check::api::pool pool{};
+    cuda_check::api::stream stream{};
+    void* memory = nullptr;
+    std::size_t used = 0;
+  };
+  static std::size_t whole(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+  void make(int device, cuda_check::api::stream& s) {
+    const cuda_device_scope<cuda_check::api> current(api_, device, "a stream from outside");
+    (void)api_.create_stream(s);
+  }
+  void* allocate(std::size_t bytes, int device, cuda_check::api::stream s) {
+    const std::lock_guard lock(guard_);
+    api_.gpus->threads_meet();  // a lock is where they do
+    auto& from = slabs_[device];
+    if (!from.memory) {
+      (void)api_.create_pool(device, from.pool);
+      make(device, from.stream);
+      (void)api_.allocate(from.memory, bytes_, from.pool, from.stream);
+      (void)api_.synchronize(from.stream);
+    }
+    auto& idle = idle_[{s, whole(bytes)}];
+    if (idle.empty()) {
+      if (from.used + whole(bytes) > bytes_) return nullptr;
+      idle.push_back(static_cast<std::byte*>(from.memory) + from.used);
+      from.used += whole(bytes);
+      ++blocks_;
+    }
+    void* const p = idle.back();
+    idle.pop_back();
+    ++blocks_out_;
+    return p;
+  }
+  void free(void* p, std::size_t bytes, cuda_check::api::stream s) {
+    const std::lock_guard lock(guard_);
+    idle_[{s, whole(bytes)}].push_back(p);
+    --blocks_out_;
+  }
+
+  cuda_check::api api_;
+  std::size_t bytes_;
+  std::mutex guard_;
+  std::map<int, slab> slabs_;
+  std::map<std::pair<int, std::string>, cuda_check::api::stream> streams_;
+  std::map<std::pair<cuda_check::api::stream, std::size_t>, std::vector<void*>> idle_;
+  int blocks_out_ = 0, blocks_ = 0;
+};
 
 /// A mistake of tensor_traits, planted; for a test that runs alone.
 enum class mistake { none, no_begin_read, no_end_read, no_end_write, unmarked };

@@ -147,6 +147,10 @@ class fake_nccl_world {
       if (!one->empty()) report("a communicator is used that is still in progress");
     if (const auto k = kills_.find(e->device); k != kills_.end() && k->second.first-- == 0) kill_now(e->device, k->second.second);
     auto& g = groups_[std::this_thread::get_id()];
+    sent_ += sent_by(what, static_cast<std::size_t>(e->of->ranks));
+    const auto all = what.kind == collective::all_reduce ? what.bytes : what.bytes * static_cast<std::size_t>(e->of->ranks);
+    if (what.kind != collective::none && what.kind != collective::broadcast && what.kind != collective::reduce)
+      first_[e->of->ranks].try_emplace(name_of(what), all);
     g.calls.emplace_back(e, what);
     return g.depth > 0 ? 0 : end_calls(g);
   }
@@ -208,6 +212,16 @@ class fake_nccl_world {
     const std::lock_guard lock(guard_);
     return calls_[name];
   }
+  /// Bytes that all ranks send to others; of a collective, by a ring, where a rank sends a part of it to the next at a time.
+  [[nodiscard]] double sent_bytes() {
+    const std::lock_guard lock(guard_);
+    return sent_;
+  }
+  /// Of the first collective of each name, all ranks' parts together, in communicators of so many ranks.
+  [[nodiscard]] std::map<std::string, std::size_t> first_bytes(int ranks) {
+    const std::lock_guard lock(guard_);
+    return first_[ranks];
+  }
   /// Of how many ranks communicators were made, and by which links, in no order.
   [[nodiscard]] std::vector<std::pair<int, nccl_link>> made() {
     const std::lock_guard lock(guard_);
@@ -236,6 +250,14 @@ class fake_nccl_world {
            : c.kind == collective::reduce_scatter ? "ncclReduceScatter"
            : c.kind == collective::reduce         ? "ncclReduce"
                                                   : "ncclBroadcast";
+  }
+
+  static double sent_by(const call& c, std::size_t ranks) {
+    const auto others = static_cast<double>(ranks - 1), bytes = static_cast<double>(c.bytes);
+    if (c.kind == collective::none) return c.sends ? bytes : 0;
+    if (c.kind == collective::all_reduce) return 2 * bytes * others / static_cast<double>(ranks);
+    if (c.kind == collective::broadcast || c.kind == collective::reduce) return bytes * others / static_cast<double>(ranks);
+    return bytes * others;  // of a rank's part
   }
 
   // With guard_ held.
@@ -417,6 +439,8 @@ class fake_nccl_world {
   std::map<std::string, std::pair<int, int>> failures_;
   std::map<int, std::pair<int, bool>> kills_;
   std::map<std::string, std::size_t> calls_;
+  double sent_ = 0;
+  std::map<int, std::map<std::string, std::size_t>> first_;
 };
 
 /// The nccl_api of a fake world.

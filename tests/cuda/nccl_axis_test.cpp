@@ -4,10 +4,12 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <hetsched/runtime/group/stage_group.hpp>
@@ -122,4 +124,28 @@ TEST_CASE("[threads] counts that do not fit are refused") {
           }) == "3 elements are not those of 2 parts with 2, for 2 ranks");
     end.close();
   });
+}
+
+TEST_CASE("[threads] a rank that stays away from a collective is waited for until the deadline, and the collective is named") {
+  cuda_check::machine machine({.devices = 3});
+  fake_nccl_world world(machine);
+  {
+    fake_devices devices(cuda_check::api{&machine});
+    run_on_threads(connect_nccl(devices, world, 3, {.deadline_s = 0.2}), [&](nccl_ranks& end) {
+      const auto q = devices.make_queue(end.rank(), "layers");
+      const auto current = q.make_current();
+      const nccl_ranks::axis axis(end, {0, 1, 2}, {.name = "the tensor axis"});
+      end.set_plan({});
+      auto sums = upload(q, matrix<double>(1, 4));
+      if (end.rank() != 2) {
+        axis.all_reduce(sums, q);
+        q.finish();
+      }
+      for (const auto until = deadline_in(60); end.failure().empty() && std::chrono::steady_clock::now() < until;)
+        std::this_thread::yield();
+      CHECK(end.failure().find(": the collective over the tensor axis, has not been done for 0.200000 s") != std::string::npos);
+    });
+  }
+  CHECK(world.alive() == 0);
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
 }

@@ -332,8 +332,13 @@ TEST_CASE("[threads] trainings over NCCL have the bits of hosts, also where the 
 
 namespace {
 
-/// A training over NCCL; calls: of it in all, sends and receives, collectives and groups.
-found on_nccl(cuda_check::machine& machine, const training_case& c, std::size_t* calls = nullptr) {
+/// Of all ranks.
+struct nccl_traffic {
+  std::size_t calls = 0;  ///< sends, receives and collectives
+  double bytes = 0;
+  std::map<std::string, std::size_t> first_bytes;  ///< of each kind of collective
+};
+found on_nccl(cuda_check::machine& machine, const training_case& c, nccl_traffic* told = nullptr) {
   fake_nccl_world world(machine);
   const int ranks = c.layout.ranks();
   found result;
@@ -342,10 +347,13 @@ found on_nccl(cuda_check::machine& machine, const training_case& c, std::size_t*
     result = on_fake<cuda_backend<cuda_check::api>, false>(devices, connect_nccl(devices, world, ranks), numbered_places(ranks),
                                                            c.model, c.layout, c.run);
   }
-  if (calls)
+  if (told) {
+    told->bytes = world.sent_bytes();
+    told->first_bytes = world.first_bytes(ranks);
     for (const auto* name :
          {"ncclSend", "ncclRecv", "ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast", "ncclReduce"})
-      *calls += world.calls(name);
+      told->calls += world.calls(name);
+  }
   expect_clean(machine);
   return result;
 }
@@ -368,9 +376,55 @@ void expect_close(const found& a, const found& b) {
 
 }  // namespace
 
+TEST_CASE("[threads] trainings on memory and streams from outside have the bits of hosts and make none of their own") {
+  const real_toy t{.layers = 4};
+  const training_case c{t, layout_of(t, "1f1b", 2, 2, {1, 2}), {.steps = 2}};
+  const auto wanted = on_hosts(c.model, c.layout, c.run);
+  const auto places = numbered_places(c.layout.ranks());
+  for (const bool over_nccl : {false, true}) {
+    CAPTURE(over_nccl);
+    cuda_check::machine machine({.seed = 800, .devices = 8, .lazy = over_nccl});
+    fake_nccl_world world(machine);
+    {
+      outside brought(machine);
+      {
+        fake_devices devices(cuda_check::api{&machine}, {.records = 64}, brought.adopted());
+        using backend = cuda_backend<cuda_check::api>;
+        using local = cuda_local_communicator<fake_tensor, cuda_check::api>;
+        const auto run = [&](auto ends) {
+          return on_fake<backend, false>(devices, std::move(ends), places, c.model, c.layout, c.run);
+        };
+        // What a training leaves behind serves the next one.
+        for (int training = 0; training < 2; ++training)
+          CHECK((over_nccl ? run(connect_nccl(devices, world, c.layout.ranks())) : run(local::connect(devices, places))) ==
+                wanted);
+        // All work is on streams from outside, as there are no others.
+        int streams = 0;
+        for (int d = 0; d < 8; ++d) streams += machine.streams_of(d);
+        CHECK(streams == brought.streams());
+        CHECK(machine.calls("cudaMallocFromPoolAsync") == static_cast<std::size_t>(brought.slabs()));
+        CHECK(machine.calls("cudaMemPoolCreate") == static_cast<std::size_t>(brought.slabs()));
+        CHECK(machine.calls("cudaStreamDestroy") == 0);
+        CHECK(brought.slabs() == c.layout.ranks());
+        std::size_t allocations = 0;
+        for (int d = 0; d < 8; ++d) allocations += devices.memory(d).allocations;
+        CHECK(allocations > static_cast<std::size_t>(brought.blocks()));
+      }
+      CHECK(brought.blocks_out() == 0);
+    }
+    expect_clean(machine);
+  }
+}
+
 TEST_CASE("[threads] trainings whose gradients NCCL sums are those of hosts up to rounding, also where streams work in order") {
   std::uint64_t seed = 500;
-  for (auto c : cases()) {
+  auto all = cases();
+  // Shared state of unlike shares between some ranks, which goes by sends, and of equal ones with others of them.
+  const real_toy t{.layers = 12};
+  auto unlike = side_by_side({layout_of(t, "1f1b", 1, 2, {2}, 1), layout_of(t, "1f1b", 2, 2, {2, 2}, 1)});
+  unlike.pipelines[1].groups[0].state_shares = {0.75, 0.25};
+  all.push_back({t, unlike, {}});
+  for (auto c : all) {
     const auto text = to_csv(c.layout.pipelines[0].order);
     CAPTURE(text);
     CAPTURE(c.layout.ranks());
@@ -383,23 +437,37 @@ TEST_CASE("[threads] trainings whose gradients NCCL sums are those of hosts up t
 
 TEST_CASE("[threads] gradients as of 4 GB in buckets as of 64 MiB take a call of NCCL for each bucket, on each of 8 ranks") {
   const real_toy t{.layers = 10};
-  training_case c{t, even_layout(t.layers, schedule_of("1f1b", 1, 1), 8), {.sums_in_order = false}};
-  c.layout.pipelines[0].groups.push_back({.degrees = {.data = 8}});
   std::size_t bytes = 0;
   for (int l = 0; l < t.layers; ++l) {
     auto layer = t.make(l);
     for (const matrix<double>& g : layer.gradients()) bytes += sizeof(double) * g.rows() * g.columns();
   }
-  c.run.joint_bytes =
-      static_cast<std::size_t>(std::ceil(static_cast<double>(bytes) * (64 << 20) / 4e9 / sizeof(double))) * sizeof(double);
-  std::array<std::size_t, 2> calls{};
-  for (const int steps : {1, 2}) {
-    c.run.steps = steps;
-    cuda_check::machine machine({.seed = 600, .devices = 8, .most_turns_late = 0});
-    (void)on_nccl(machine, c, &calls.at(static_cast<std::size_t>(steps - 1)));
+  // With shared state one to scatter sums, and one to gather what owners have made of them: each half of an all-reduce. Larger
+  // buckets there, as the test takes its time by calls.
+  for (const int zero : {0, 1}) {
+    CAPTURE(zero);
+    training_case c{t, even_layout(t.layers, schedule_of("1f1b", 1, 1), 8), {.sums_in_order = false}};
+    c.layout.pipelines[0].groups.push_back({.degrees = {.data = 8}, .zero = zero});
+    c.run.joint_bytes = static_cast<std::size_t>(std::ceil(static_cast<double>(bytes) * (64 << 20) / 4e9 / sizeof(double))) *
+                        sizeof(double) * (zero == 0 ? 1 : 10);
+    const std::size_t buckets = (bytes + c.run.joint_bytes - 1) / c.run.joint_bytes, calls_each = zero == 0 ? 1 : 2;
+    std::array<nccl_traffic, 2> of{};
+    for (const int steps : {1, 2}) {
+      c.run.steps = steps;
+      cuda_check::machine machine({.seed = 600, .devices = 8, .most_turns_late = 0});
+      (void)on_nccl(machine, c, &of.at(static_cast<std::size_t>(steps - 1)));
+    }
+    CHECK(of[1].calls - of[0].calls == 8 * calls_each * buckets);
+    CHECK(of[1].calls - of[0].calls <= 8 * calls_each * 100);
+    const double sent = (of[1].bytes - of[0].bytes) / 8, whole = 2 * 7.0 / 8 * static_cast<double>(bytes);
+    // What connects sums as much as a bucket, in doubles and parts of one size.
+    const std::size_t elements = c.run.joint_bytes / sizeof(double), part = zero == 0 ? elements / 8 : (elements + 7) / 8;
+    CHECK(of[1].first_bytes.size() == (zero == 0 ? 1 : 3));
+    for (const auto& [name, first] : of[1].first_bytes) CHECK(first == std::max<std::size_t>(part, 1) * 8 * sizeof(double));
+    // A bucket may have up to 7 elements more, for parts of one size.
+    CHECK(sent >= whole - 1e-3);
+    CHECK(sent <= whole + (zero == 0 ? 1e-3 : static_cast<double>(buckets) * 2 * 7.0 / 8 * 7 * sizeof(double)));
   }
-  CHECK(calls[1] - calls[0] == 8 * ((bytes + c.run.joint_bytes - 1) / c.run.joint_bytes));
-  CHECK(calls[1] - calls[0] <= 8 * 100);
 }
 
 TEST_CASE("[threads] trainings over NCCL between some ranks and the hosts' network between others have the bits of hosts") {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -14,11 +15,11 @@
 
 namespace hetsched {
 
-/// Owns memory of a GPU or pinned memory of the host; knows at run time which, when what was written there is ready, and who
-/// still reads it. What tensors of CUDA layers are made of.
-/// Work of the queue that it was made on needs no marks. Whoever uses it on several queues puts the work between begin_read and
-/// end_read, or begin_write and end_write; then it can be read, written, handed to other threads and destroyed at any time: all
-/// that waits for the others' work is queues.
+/// Owns memory of a GPU or pinned memory of the host, or is a view of someone else's; knows at run time which, when what was
+/// written there is ready, and who still reads it. What tensors of CUDA layers are made of. Work of the queue that it was made on
+/// needs no marks. Whoever uses it on several queues puts the work between begin_read and end_read, or begin_write and end_write;
+/// then it can be read, written, handed to other threads and destroyed at any time: all that waits for the others' work is
+/// queues.
 template <cuda_api Api>
 class cuda_buffer {
   using queue = cuda_queue<Api>;
@@ -30,6 +31,18 @@ class cuda_buffer {
   /// Throws: cuda_error where there is not enough memory.
   cuda_buffer(const queue& home, std::size_t bytes)
       : home_(home), data_(bytes == 0 ? nullptr : home.devices().allocate(home, bytes)), bytes_(bytes) {}
+  /// Memory that is someone else's, such as a part of an arena, of home's device (pinned, if that is the host), as if it had been
+  /// made on `home`. `owner` is kept until nobody uses it any more; null: whoever has it waits for that himself.
+  [[nodiscard]] static cuda_buffer view(const queue& home, void* memory, std::size_t bytes,
+                                        std::shared_ptr<const void> owner = {}) {
+    cuda_buffer made;
+    made.home_ = home;
+    made.data_ = bytes == 0 ? nullptr : memory;
+    made.bytes_ = bytes;
+    made.owner_ = std::move(owner);
+    made.is_view_ = true;
+    return made;
+  }
   cuda_buffer(cuda_buffer&& other) noexcept { swap(other); }
   cuda_buffer& operator=(cuda_buffer&& other) noexcept {
     cuda_buffer taken(std::move(other));
@@ -37,10 +50,13 @@ class cuda_buffer {
     return *this;
   }
   ~cuda_buffer() {
-    if (!data_) return;
+    if (!data_ || (is_view_ && !owner_)) return;
     try {
       reads_.push_back(written_);
-      home_.devices().free(home_, data_, bytes_, reads_);
+      if (is_view_)
+        home_.devices().keep(home_, std::move(owner_), std::move(reads_));
+      else
+        home_.devices().free(home_, data_, bytes_, reads_);
     } catch (const std::exception&) {
       // The device has failed, and the next call says so; or there is no memory to say who uses this, which is not freed then.
     }
@@ -51,6 +67,8 @@ class cuda_buffer {
     std::swap(bytes_, other.bytes_);
     std::swap(written_, other.written_);
     std::swap(reads_, other.reads_);
+    std::swap(owner_, other.owner_);
+    std::swap(is_view_, other.is_view_);
   }
   friend void swap(cuda_buffer& a, cuda_buffer& b) noexcept { a.swap(b); }
 
@@ -98,6 +116,8 @@ class cuda_buffer {
   std::size_t bytes_ = 0;
   moment written_;
   mutable std::vector<moment> reads_;  ///< the last of each queue
+  std::shared_ptr<const void> owner_;
+  bool is_view_ = false;
 };
 
 }  // namespace hetsched

@@ -11,8 +11,10 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -33,6 +35,22 @@ struct cuda_options {
   std::size_t records = 64;     ///< how far the host may be ahead of a queue, in records: about one per action
   bool times = true;            ///< whether computations are timed by events; else the calls that enqueue them
   double deadline_s = 60;       ///< how long the host waits for a queue that makes no progress
+};
+
+/// What a trainer brings along, for cuda_devices to use in place of what these would make: its own allocator, its own streams.
+/// What is empty they make. Several threads may call these at a time.
+template <cuda_api Api>
+struct cuda_adoption {
+  using stream_type = typename Api::stream;
+  /// Memory of a device, to be used behind what has been enqueued on the stream. null: there is none now; then what is in use is
+  /// waited for, and it is asked once more. So it is if this throws.
+  std::function<void*(std::size_t bytes, int device, stream_type)> allocate = {};
+  /// Takes it back, with the stream that it was allocated with: what is enqueued there from now on may use it. Other streams have
+  /// done with it, which may be some time after a buffer's end. Does not throw.
+  std::function<void(void*, std::size_t bytes, int device, stream_type)> free = {};
+  /// The stream for a queue of the device, of the name: as errors have it, such as "rank 0's computations". Several queues may
+  /// have one; it outlives the cuda_devices. null: one is made.
+  std::function<stream_type(int device, const std::string& name)> stream = {};
 };
 
 /// What the buffers of a device have.
@@ -102,6 +120,11 @@ class captured_memory {
   }
   /// Behind a capture that has failed: the memory stays until the pool ends, as whoever has it may not know.
   void abandon() { all_.clear(); }
+  /// Until this ends.
+  void keep(std::shared_ptr<const void> owner) {
+    const std::lock_guard lock(guard_);
+    kept_.push_back(std::move(owner));
+  }
   /// Behind the capture.
   void settle() {
     for (auto& f : std::exchange(later_, {})) q_.devices().free(q_, f.memory, f.bytes, f.uses);
@@ -117,6 +140,7 @@ class captured_memory {
   std::mutex guard_;  ///< other threads free what they got from the queue
   std::vector<std::pair<void*, std::size_t>> all_;
   std::vector<freed> idle_, later_;
+  std::vector<std::shared_ptr<const void>> kept_;
 };
 
 }  // namespace detail
@@ -129,8 +153,11 @@ class cuda_devices {
   using stream_type = detail::cuda_stream<Api>;
 
  public:
-  /// Throws: cuda_error where there is no GPU.
-  explicit cuda_devices(Api api = {}, cuda_options options = {}) : api_(std::move(api)), options_(options), pinned_(api_) {
+  /// Throws: cuda_error where there is no GPU; input_error for an allocator of which one half is missing.
+  explicit cuda_devices(Api api = {}, cuda_options options = {}, cuda_adoption<Api> adopted = {})
+      : api_(std::move(api)), options_(options), adopted_(std::move(adopted)), pinned_(api_) {
+    if (!adopted_.allocate != !adopted_.free)
+      throw input_error(std::string("cuda_adoption has no ") + (adopted_.free ? "allocate" : "free") + ", but the other half");
     int count = 0;
     detail::require_cuda(api_, api_.device_count(count), "cudaGetDeviceCount", "this process", -1);
     pools_.resize(as_size(count));
@@ -139,7 +166,15 @@ class cuda_devices {
   }
   cuda_devices(const cuda_devices&) = delete;
   cuda_devices& operator=(const cuda_devices&) = delete;
-  ~cuda_devices() = default;
+  ~cuda_devices() {
+    if (held_.empty()) return;
+    for (const auto& s : streams_) (void)api_.synchronize(s.stream());
+    try {
+      end_held();
+    } catch (const std::exception&) {
+      // A device has failed, or what was adopted throws: nobody is left to be told.
+    }
+  }
 
   [[nodiscard]] int count() const { return static_cast<int>(pools_.size()); }
   [[nodiscard]] const Api& api() const { return api_; }
@@ -150,12 +185,15 @@ class cuda_devices {
   [[nodiscard]] cuda_queue<Api> make_queue(int device, const std::string& name) {
     if (device < 0 || device >= count())
       throw input_error("there is no device " + std::to_string(device) + " among " + std::to_string(count()));
+    const auto brought = adopted_.stream ? adopted_.stream(device, name) : typename Api::stream{};
     const std::lock_guard lock(guard_);
     use(device);
     auto& free = at(pools_, device)->idle_streams;
-    if (free.empty()) return {*this, make_stream(device, name)};
-    auto* const own = free.back();
-    free.pop_back();
+    const auto fits = [&](const stream_type* s) { return (s->is_adopted() ? s->stream() : typename Api::stream{}) == brought; };
+    const auto found = std::find_if(free.rbegin(), free.rend(), fits);
+    if (found == free.rend()) return {*this, make_stream(device, name, brought)};
+    auto* const own = *found;
+    free.erase(std::next(found).base());
     own->rename(name);
     return {*this, *own};
   }
@@ -169,7 +207,8 @@ class cuda_devices {
               delete q;
             }};
   }
-  /// Whether copies between two devices, of which queues were made, reach the other's memory.
+  /// Whether copies between two devices, of which queues were made, reach the other's memory. Of an adopted allocator's that is
+  /// not known: no.
   [[nodiscard]] bool share(int device, int peer) const {
     const std::lock_guard lock(guard_);
     return device == peer || at(shared_, device * count() + peer) != 0;
@@ -226,10 +265,29 @@ class cuda_devices {
       p.captured.erase(memory);
     }
     count_free(p, bytes);
+    if (adopted_.free) return give_back(q.device(), memory, bytes, *p.allocates, {q.record()});
     q.own()->require(api_.free(memory, q.stream()), "cudaFreeAsync");
   }
 
  private:
+  /// Behind these moments; what has been enqueued on the stream need not have ended.
+  void give_back(int device, void* memory, std::size_t bytes, const stream_type& of, std::vector<cuda_moment<Api>> uses) {
+    std::erase_if(uses, [&](const auto& m) { return m.stream() == &of; });
+    hold({.uses = std::move(uses), .end = [=, this, s = of.stream()] { adopted_.free(memory, bytes, device, s); }});
+  }
+  [[nodiscard]] void* adopted_memory(std::size_t bytes, int device, typename Api::stream stream) {
+    end_held();
+    for (const bool again : {false, true}) {
+      try {
+        if (void* const made = adopted_.allocate(bytes, device, stream)) return made;
+      } catch (...) {
+        if (again) throw;
+      }
+      if (!again) wait_for_held();
+    }
+    throw detail::failure_of(api_, "an adopted allocator", "a buffer of " + std::to_string(bytes) + " bytes", device, 2,
+                             "it has none");
+  }
   [[nodiscard]] void* allocate_on(const cuda_queue<Api>& q, std::size_t bytes, typename Api::stream stream) {
     auto& p = *at(pools_, q.device());
     {
@@ -243,6 +301,12 @@ class cuda_devices {
       ++p.use.allocations;
     }
     void* made = nullptr;
+    if (adopted_.allocate) try {
+        return adopted_memory(bytes, q.device(), stream);
+      } catch (...) {
+        count_free(p, bytes);
+        throw;
+      }
     if (const int code = api_.allocate(made, bytes, p.memory, stream); code != 0) {
       count_free(p, bytes);
       detail::require_cuda(api_, code, "cudaMallocFromPoolAsync", "a buffer of " + std::to_string(bytes) + " bytes", q.device());
@@ -255,33 +319,45 @@ class cuda_devices {
   void free(const cuda_queue<Api>& q, void* memory, std::size_t bytes, const std::vector<cuda_moment<Api>>& uses) {
     if (q.on_host()) return pinned_.free(memory, bytes, uses);
     auto& p = *at(pools_, q.device());
-    const std::lock_guard no_capture(q.own()->capture_guard());
-    auto* const capturing = q.own()->capturing();
-    if (capturing && capturing->reuse(memory, bytes, uses)) return;
-    if (is_captured(p, memory)) return;  // its graph's
-    if (capturing) return capturing->free_later(memory, bytes, uses);
-    count_free(p, bytes);
-    if (std::all_of(uses.begin(), uses.end(), [&](const auto& m) { return !m.stream() || m.stream() == q.own(); })) {
-      q.own()->require(api_.free(memory, q.stream()), "cudaFreeAsync");
-      return;
+    {
+      const std::lock_guard no_capture(q.own()->capture_guard());
+      auto* const capturing = q.own()->capturing();
+      if (capturing && capturing->reuse(memory, bytes, uses)) return;
+      if (is_captured(p, memory)) return;  // its graph's
+      if (capturing) return capturing->free_later(memory, bytes, uses);
+      count_free(p, bytes);
+      if (!adopted_.free) free_behind(p, q, memory, uses);
     }
-    const std::lock_guard lock(p.guard);
-    for (const auto& m : uses)
-      if (m.stream()) p.frees->wait(*m.stream(), m.point());
-    p.frees->require(api_.free(memory, p.frees->stream()), "cudaFreeAsync");
+    adopted_.free ? give_back(q.device(), memory, bytes, *q.own(), uses) : end_held();
+  }
+  /// Keeps whose memory it is until what has been enqueued on q has ended, and these moments are reached.
+  void keep(const cuda_queue<Api>& q, std::shared_ptr<const void> owner, std::vector<cuda_moment<Api>> uses) {
+    held until{.uses = std::move(uses), .owner = std::move(owner)};
+    if (!q.on_host()) {
+      const std::lock_guard no_capture(q.own()->capture_guard());
+      if (auto* const capturing = q.own()->capturing()) return capturing->keep(std::move(until.owner));
+      const auto current = q.make_current();
+      q.own()->require(api_.create_event(until.event.emplace()), "cudaEventCreateWithFlags");
+      q.own()->require(api_.record(*until.event, q.stream()), "cudaEventRecord");
+    }
+    hold(std::move(until));
   }
 
  private:
   struct pool {
+    /// `is_own`: else it is an adopted allocator's.
     /// Throws: cuda_error.
-    pool(const Api& of, int device) : api(of) {
-      detail::require_cuda(api, api.create_pool(device, memory), "cudaMemPoolCreate", "buffers", device);
+    pool(const Api& of, int device, bool is_own) : api(of), has_memory(is_own) {
+      if (has_memory) detail::require_cuda(api, api.create_pool(device, memory), "cudaMemPoolCreate", "buffers", device);
     }
     pool(const pool&) = delete;
     pool& operator=(const pool&) = delete;
-    ~pool() { (void)api.destroy_pool(memory); }
+    ~pool() {
+      if (has_memory) (void)api.destroy_pool(memory);
+    }
 
     Api api;
+    bool has_memory;
     mutable std::mutex guard;
     typename Api::pool memory{};
     stream_type* frees = nullptr;            ///< waits so that no queue has to
@@ -292,6 +368,66 @@ class cuda_devices {
     std::set<void*> captured;  ///< memory of graphs
     cuda_memory_use use;
   };
+
+  void free_behind(pool& p, const cuda_queue<Api>& q, void* memory, const std::vector<cuda_moment<Api>>& uses) {
+    if (std::all_of(uses.begin(), uses.end(), [&](const auto& m) { return !m.stream() || m.stream() == q.own(); })) {
+      q.own()->require(api_.free(memory, q.stream()), "cudaFreeAsync");
+      return;
+    }
+    const std::lock_guard lock(p.guard);
+    for (const auto& m : uses)
+      if (m.stream()) p.frees->wait(*m.stream(), m.point());
+    p.frees->require(api_.free(memory, p.frees->stream()), "cudaFreeAsync");
+  }
+
+  /// What ends when nobody uses it any more.
+  struct held {
+    std::vector<cuda_moment<Api>> uses;
+    std::function<void()> end = {};                 ///< may be empty
+    std::shared_ptr<const void> owner = {};         ///< is let go then, too
+    std::optional<typename Api::event> event = {};  ///< as `uses`
+
+    [[nodiscard]] bool is_idle(const Api& api) const {
+      return std::all_of(uses.begin(), uses.end(), [](const auto& m) { return m.reached(); }) &&
+             (!event || api.query(*event) == 0);
+    }
+  };
+  void hold(held what) {
+    std::erase_if(what.uses,
+                  [](const auto& m) { return !m.stream() || m.point() >= detail::captured_point; });  // a graph's are its user's
+    {
+      const std::lock_guard lock(held_guard_);
+      held_.push_back(std::move(what));
+    }
+    end_held();
+  }
+  /// Of what is held all that has come to its end. Calls what was adopted, and lets owners go, without a lock.
+  void end_held() {
+    std::vector<held> ended;
+    {
+      const std::lock_guard lock(held_guard_);
+      if (held_.empty()) return;
+      std::vector<char> is_idle;
+      for (const auto& h : held_) is_idle.push_back(h.is_idle(api_));
+      std::vector<held> left;
+      for (std::size_t k = 0; k < held_.size(); ++k) (is_idle[k] != 0 ? ended : left).push_back(std::move(held_[k]));
+      held_ = std::move(left);
+    }
+    for (auto& h : ended) {
+      if (h.event) (void)api_.destroy_event(*h.event);
+      if (h.end) h.end();
+    }
+  }
+  void wait_for_held() {
+    std::vector<cuda_moment<Api>> all;
+    {
+      const std::lock_guard lock(held_guard_);
+      for (const auto& h : held_) all.insert(all.end(), h.uses.begin(), h.uses.end());
+    }
+    for (const auto& m : all)
+      if (m.stream()) m.stream()->wait_for(m.point());
+    end_held();
+  }
 
   void watch(const std::stop_token& ends) {
     constexpr std::chrono::milliseconds pause(50);
@@ -309,22 +445,22 @@ class cuda_devices {
   void use(int device) {
     auto& own = at(pools_, device);
     if (own) return;
-    auto made = std::make_unique<pool>(api_, device);
+    auto made = std::make_unique<pool>(api_, device, !adopted_.allocate);
     const auto share = [&](const pool& p, int of, int with) {
       bool shared = false;
       detail::require_cuda(api_, api_.share_pool(p.memory, of, with, shared), "cudaMemPoolSetAccess", "copies", of);
       return shared;
     };
-    for (int peer = 0; peer < count(); ++peer)
+    for (int peer = 0; peer < count() && made->has_memory; ++peer)
       if (const auto& other = at(pools_, peer)) {
         const bool there = share(*made, device, peer), back = share(*other, peer, device);
         at(shared_, device * count() + peer) = at(shared_, peer * count() + device) = there && back;
       }
-    made->frees = &make_stream(device, "what is freed");
+    if (made->has_memory) made->frees = &make_stream(device, "what is freed");
     own = std::move(made);
   }
-  stream_type& make_stream(int device, const std::string& name) {
-    return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s, at(lookouts_, device).get());
+  stream_type& make_stream(int device, const std::string& name, typename Api::stream adopted = {}) {
+    return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s, at(lookouts_, device).get(), adopted);
   }
   /// Pinned memory makes a context on the device that is current, which may be one that nobody uses.
   [[nodiscard]] cuda_device_scope<Api> any_in_use() const {
@@ -345,12 +481,15 @@ class cuda_devices {
 
   Api api_;
   cuda_options options_;
+  cuda_adoption<Api> adopted_;
   detail::pinned_pool<Api> pinned_;
   std::vector<std::unique_ptr<pool>> pools_;                     ///< by device; null: not used yet
   std::vector<std::unique_ptr<detail::cuda_lookout>> lookouts_;  ///< by device
   std::vector<char> shared_;                                     ///< by device and peer
   mutable std::mutex guard_;                                     ///< of pools_, shared_, streams_ and the start of watchdog_
   std::deque<stream_type> streams_;
+  std::mutex held_guard_;
+  std::vector<held> held_;
   std::jthread watchdog_;
 };
 

@@ -35,12 +35,12 @@ class nccl_axis {
 
  public:
   nccl_axis() = default;
-  /// As axis_group; only the name of the options is used.
+  /// As axis_group; of the options the name is used, and what is planned.
   /// Throws: input_error for ranks that do not exist or are not different, or if this one is not among them.
   nccl_axis(const Communicator& comm, std::vector<int> ranks, const axis_options& options = {}) {
     rank_ = detail::place_in(ranks, comm);
     size_ = static_cast<int>(ranks.size());
-    if (size_ > 1) shared_ = comm.shared_, who_ = shared_->open(std::move(ranks), options.name);
+    if (size_ > 1) shared_ = comm.shared_, who_ = shared_->open(std::move(ranks), options);
   }
   /// A place among ranks that NCCL does not all connect.
   nccl_axis(int rank, int size) : rank_(rank), size_(size) {}

@@ -217,6 +217,7 @@ class nccl_communicator {
   struct caller {
     detail::nccl_clique who;
     std::string name;
+    detail::nccl_use planned;
   };
   struct issued {
     cuda_moment<Api> end;
@@ -280,9 +281,11 @@ class nccl_communicator {
         }
     }
 
-    std::size_t open(std::vector<int> ranks, const std::string& name) {
+    std::size_t open(std::vector<int> ranks, const axis_options& options) {
       const std::lock_guard lock(guard);
-      callers.push_back({.who = {.ranks = std::move(ranks), .calls = true, .link = {}}, .name = name});
+      callers.push_back({.who = {.ranks = std::move(ranks), .calls = true, .link = {}},
+                         .name = options.name,
+                         .planned = {options.most_bytes, options.scatters}});
       return callers.size() - 1;
     }
 
@@ -355,15 +358,16 @@ class nccl_communicator {
     }
 
     /// The groups that all their ranks have opened.
-    [[nodiscard]] std::vector<std::vector<int>> groups_of_callers() {
+    [[nodiscard]] std::map<std::vector<int>, detail::nccl_use> groups_of_callers() {
       const auto times = std::count_if(plan.begin(), plan.end(), [](const auto& g) { return g.operations.empty(); });
       std::vector<double> mine;
       for (const auto& c : callers) {
         mine.push_back(static_cast<double>(c.who.ranks.size()));
         mine.insert(mine.end(), c.who.ranks.begin(), c.who.ranks.end());
-        mine.push_back(static_cast<double>(times));
+        mine.insert(mine.end(), {static_cast<double>(times), static_cast<double>(c.planned.bytes), c.planned.scatters ? 1. : 0.});
       }
       std::map<std::vector<int>, std::map<int, double>> found;  // who has opened a group, and for how many computations
+      std::map<std::vector<int>, detail::nccl_use> groups;
       const auto all = links.gather(mine);
       for (std::size_t r = 0; r < all.size(); ++r)
         for (std::size_t k = 0; k < all[r].size();) {
@@ -371,14 +375,15 @@ class nccl_communicator {
           std::vector<int> ranks;
           while (ranks.size() < count) ranks.push_back(static_cast<int>(all[r][k++]));
           found[ranks][static_cast<int>(r)] = all[r][k++];
+          auto& use = groups[ranks];
+          use.bytes = std::max(use.bytes, static_cast<std::size_t>(all[r][k++]));
+          use.scatters = all[r][k++] != 0 || use.scatters;
         }
-      std::vector<std::vector<int>> groups;
       for (const auto& [ranks, by] : found) {
         for (const int r : ranks)
           if (!by.contains(r) || by.at(r) != by.begin()->second)
             throw input_error("ranks " + std::to_string(by.begin()->first) + " and " + std::to_string(r) +
                               " are of one group, but have opened or planned different collectives");
-        groups.push_back(ranks);
       }
       return groups;
     }

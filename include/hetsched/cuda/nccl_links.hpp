@@ -50,6 +50,12 @@ struct nccl_clique {
   }
 };
 
+/// What ranks that call collectives have planned to.
+struct nccl_use {
+  std::size_t bytes = 0;  ///< of the largest, of all ranks' parts together
+  bool scatters = false;  ///< reduce-scatter and all-gather, too
+};
+
 /// Two ranks that transfer, the lower one first.
 using nccl_pair = std::pair<int, int>;
 
@@ -137,8 +143,10 @@ class nccl_links {
 
   /// Connects those that are not connected yet, and uses what connects them, so that nothing is connected later. Communicators
   /// are made in rounds: see sort_in_rounds.
-  /// `pairs`, `groups`: the same on all ranks, in the same order.
-  void connect(std::span<const nccl_pair> pairs, const std::vector<std::vector<int>>& groups) {
+  /// Groups call what they have planned once, as large as that: NCCL makes channels and buffers of a way of adding up when it
+  /// first takes that, and which it takes depends on the size.
+  /// `pairs`, `groups`: the same on all ranks.
+  void connect(std::span<const nccl_pair> pairs, const std::map<std::vector<int>, nccl_use>& groups) {
     const auto until = deadline_in(options_.connect_s);
     std::vector<nccl_pair> new_pairs;
     for (const auto& p : pairs)
@@ -155,7 +163,7 @@ class nccl_links {
     used.erase(std::unique(used.begin(), used.end()), used.end());
     auto added = connected_sets(apart, [&](int a, int b) { return link_of(a, b); });
     sets_.insert(sets_.end(), added.begin(), added.end());
-    for (const auto& g : groups)
+    for (const auto& [g, planned] : groups)
       if (nccl_clique c{g, true, {}}; known_groups_.insert(g).second) added.push_back(std::move(c));
     (void)sort_in_rounds(added);
     std::vector<double> mine;
@@ -198,7 +206,7 @@ class nccl_links {
       peers[*with].push_back(peer);
     }
     std::erase_if(own, [&](const nccl_clique& c) { return !c.calls && !peers.contains(c); });
-    if (!own.empty()) use(own, peers, until);
+    if (!own.empty()) use(own, peers, groups, until);
   }
 
   /// Transfers that begin at once, on the queue.
@@ -347,22 +355,40 @@ class nccl_links {
     require(api_.end_group(), "ncclGroupEnd", set);
     settle(set, "ncclGroupEnd", until, allowed_s);  // before that it may not be on the queue
   }
-  /// Transfers a byte each way between this rank and its peers, a few of them at a time, in an order that all have.
-  void use(const std::vector<nccl_clique>& own, const std::map<nccl_clique, std::vector<int>>& peers, deadline_time until) {
-    cuda_buffer<Api> memory(queue_, 2 * sizeof(double) + peer_sets_.size());
+  /// Transfers a byte each way between this rank and its peers, a few of them at a time, in an order that all have; and sums as
+  /// much as groups have planned.
+  void use(const std::vector<nccl_clique>& own, const std::map<nccl_clique, std::vector<int>>& peers,
+           const std::map<std::vector<int>, nccl_use>& groups, deadline_time until) {
+    const auto elements_of = [&](const nccl_clique& c) {  // of a rank's part
+      return std::max<std::size_t>(groups.at(c.ranks).bytes / sizeof(double) / c.ranks.size(), 1);
+    };
+    std::size_t most = 2 * sizeof(double) + peer_sets_.size();
+    for (const auto& c : own)
+      if (c.calls) most = std::max(most, elements_of(c) * c.ranks.size() * sizeof(double));
+    cuda_buffer<Api> memory(queue_, most);
     auto* const at = static_cast<std::byte*>(memory.data());
     queue_.own()->require(queue_.api().set_zero(at, memory.bytes(), queue_.stream()), "cudaMemsetAsync");
     for (const auto& c : own) {
       if (c.calls) {
-        require(api_.all_reduce(at, at, 1, nccl_type::f64, made_.at(c), queue_.stream()), "ncclAllReduce", c);
-        settle(c, "ncclAllReduce", until, options_.connect_s);
+        const auto n = elements_of(c), place = as_size(std::find(c.ranks.begin(), c.ranks.end(), rank()) - c.ranks.begin());
+        const auto with = made_.at(c);
+        const auto call = [&](const char* name, int code) {
+          require(code, name, c);
+          settle(c, name, until, options_.connect_s);
+        };
+        const auto stream = queue_.stream();
+        call("ncclAllReduce", api_.all_reduce(at, at, n * c.ranks.size(), nccl_type::f64, with, stream));
+        if (!groups.at(c.ranks).scatters) continue;
+        auto* const part = at + place * n * sizeof(double);
+        call("ncclReduceScatter", api_.reduce_scatter(at, part, n, nccl_type::f64, with, stream));
+        call("ncclAllGather", api_.all_gather(part, at, n, nccl_type::f64, with, stream));
         continue;
       }
       const auto& list = peers.at(c);
-      constexpr std::size_t most = most_joined / 2;
-      for (std::size_t first = 0; first < list.size(); first += most) {
+      constexpr std::size_t at_once = most_joined / 2;
+      for (std::size_t first = 0; first < list.size(); first += at_once) {
         const auto body = [&](transfers& g) {
-          for (std::size_t k = first; k < std::min(list.size(), first + most); ++k) {
+          for (std::size_t k = first; k < std::min(list.size(), first + at_once); ++k) {
             g.send(list[k], at, 1);
             g.receive(list[k], at + 2 * sizeof(double) + k, 1);
           }

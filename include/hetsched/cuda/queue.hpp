@@ -63,12 +63,15 @@ template <cuda_api Api>
 class cuda_stream {
  public:
   /// `name`: in errors; `deadline_s`: how long the host waits for a point after the one before it; `lookout`: see
-  /// cuda_devices::keep_looking.
+  /// cuda_devices::keep_looking; `adopted`: a stream of someone else's, which outlives this; null: one is made.
   /// Throws: cuda_error; then nothing is left of it.
-  cuda_stream(Api api, int device, std::string name, std::size_t records, double deadline_s, cuda_lookout* lookout = nullptr)
+  cuda_stream(Api api, int device, std::string name, std::size_t records, double deadline_s, cuda_lookout* lookout = nullptr,
+              typename Api::stream adopted = {})
       : cuda_stream(std::move(api), device, std::move(name), deadline_s, lookout) {
     const auto current = make_current();
-    require(api_.create_stream(stream_), "cudaStreamCreateWithFlags");
+    stream_ = adopted;
+    is_adopted_ = adopted != typename Api::stream{};
+    if (!is_adopted_) require(api_.create_stream(stream_), "cudaStreamCreateWithFlags");
     is_made_ = true;
     events_.reserve(records);
     while (events_.size() < records) {
@@ -84,12 +87,13 @@ class cuda_stream {
     (void)api_.synchronize(stream_);
     forget_captured();
     for (auto& e : events_) (void)api_.destroy_event(e);
-    (void)api_.destroy_stream(stream_);
+    if (!is_adopted_) (void)api_.destroy_stream(stream_);
   }
 
   [[nodiscard]] const Api& api() const { return api_; }
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] typename Api::stream stream() const { return stream_; }
+  [[nodiscard]] bool is_adopted() const { return is_adopted_; }
   /// For the next one that uses it. Requires: nobody does.
   void rename(const std::string& name) { name_ = name; }
 
@@ -242,7 +246,7 @@ class cuda_stream {
   int device_;
   std::string name_;
   double deadline_s_;
-  bool is_made_ = false;
+  bool is_made_ = false, is_adopted_ = false;
   cuda_lookout* lookout_;
   typename Api::stream stream_{};
   std::vector<typename Api::event> events_;

@@ -480,6 +480,21 @@ TEST_CASE("4 GB of gradients over 8 ranks are 60 calls of collectives, or more t
     }
     CHECK(elements == 1000000007);
     CHECK(asked.size() == 3);
+    // Shared state stays with eight equal parts of each, unless some are to own more.
+    auto shared = model;
+    for (auto& m : shared) m.sharded = true;
+    const auto scattered = detail::plan_exchange(shared, 8, rank, cut);
+    CHECK(scattered.messages.empty());
+    REQUIRE(scattered.parts.size() == 60);
+    for (std::size_t k = 0; k < 60; ++k) {
+      const auto& p = scattered.parts[k];
+      const std::int64_t whole = joint.parts[k].elements, each = (whole + 7) / 8;
+      CHECK(p.elements == 8 * each);
+      CHECK(p.kept_first == std::min(rank * each, whole));
+      CHECK(p.kept_last == std::min((rank + 1) * each, whole));
+    }
+    cut.room = {1, 1, 1, 1, 1, 1, 1, 2};
+    CHECK_FALSE(detail::plan_exchange(shared, 8, rank, cut).messages.empty());
     cut.joins = [](const std::vector<int>&) { return false; };
     CHECK(detail::plan_exchange(model, 8, rank, cut).messages.size() == ordered.messages.size());
   }

@@ -157,6 +157,9 @@ struct axis_options {
   int number = 0;              ///< groups that share two ranks have different numbers or directions
   int direction = 0;
   double deadline_s = 30;  ///< how long a rank waits for another
+  /// What is planned, for transports that make room for it when they connect.
+  std::size_t most_bytes = 0;  ///< of a collective, of all ranks' parts together
+  bool scatters = false;       ///< whether it is reduce_scatter and all_gather, not all_reduce alone
 };
 
 namespace detail {

@@ -65,11 +65,11 @@ struct owned_piece {
 /// On a device all of it is enqueued, and the host waits for nothing but transports of the host, which take what they send from
 /// host memory and put there what they receive.
 /// Over an ordered_plane that joins() ranks, what they all hold may be summed by its collectives instead, in fewer and larger
-/// buckets: each rank adds its terms, and packs them on a queue of its own, behind the stages that made them but beside those
-/// that are still at work.
-/// Determinism: but for collectives, whose order of addition is their own, in each pipeline terms are added by layer and number,
-/// direction, data rank, context rank and, where gradients are partial, tensor rank; then pipelines in their order. So the sum
-/// has the same bits for any cut of parameters and buckets.
+/// buckets, and sharded parameters reduced to equal parts and gathered from them, which is half of an all-reduce each: each rank
+/// adds its terms, and packs them on a queue of its own, behind the stages that made them but beside those that are still at
+/// work. Determinism: but for collectives, whose order of addition is their own, in each pipeline terms are added by layer and
+/// number, direction, data rank, context rank and, where gradients are partial, tensor rank; then pipelines in their order. So
+/// the sum has the same bits for any cut of parameters and buckets.
 template <class Tensor, class Communicator, class Queue = host_queue>
 class gradient_exchange {
   static_assert(data_plane<Communicator, Tensor>);
@@ -106,19 +106,27 @@ class gradient_exchange {
                              .room = std::move(options.room),
                              .waves = std::move(options.waves)};
     if constexpr (may_join) {
-      cut.joint_elements = options.joint_bytes == 0 || frees_buffers_ ? 0 : elements_of(options.joint_bytes);
+      cut.joint_elements = options.joint_bytes == 0 ? 0 : elements_of(options.joint_bytes);
       cut.joins = [this](const std::vector<int>& ranks) { return comm_.joins(ranks); };
     }
     auto plan = detail::plan_exchange(parameters, comm_.ranks(), comm_.rank(), cut);
     messages_.resize(plan.messages.size());
     operations_ = std::make_unique<operation[]>(plan.messages.size());
     late_from_ = plan.late_from;
+    for (const auto& p : plan.parts) {
+      if (p.joint.empty()) continue;
+      auto& how = joint_use_[p.joint];
+      how.name = "ranks that sum gradients";
+      how.most_bytes = std::max(how.most_bytes, as_size(p.elements) * sizeof(typename traits::element));
+      how.scatters = how.scatters || p.sharded;
+    }
     for (auto& p : plan.parts) add_part(std::move(p), parameters, local);
     for (std::size_t i = 0; i < plan.messages.size(); ++i) set_message(messages_[i], plan.messages[i], parameters);
     for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].done = &operations_[i];
     for (auto& o : owned_) o.at.front().tensor = &o.piece.gradient;
-    if (!frees_buffers_) make_rooms();
+    gathers_ = std::any_of(parameters.begin(), parameters.end(), [](const model_parameter& m) { return m.sharded; });
     if constexpr (ordered) comm_.set_plan(order_of(plan));
+    if (!frees_buffers_) make_rooms();  // of memory that the first use has had
   }
 
   /// Optional: posts what a step begins with, so that begin() can be called; else sum() does.
@@ -156,9 +164,11 @@ class gradient_exchange {
   void begin_joint() {
     if constexpr (may_join) {
       if (joint_.empty() || std::exchange(has_joined_, true)) return;
+      if (frees_buffers_) make_rooms();
       for (const auto& [number, with] : joint_) {
         auto& p = parts_[number];
         auto& room = rooms_.at(p.plan.elements);
+        if (frees_buffers_) make_sums(p);
         for (const auto stage : p.stages) {
           const auto moment = whole_.find(stage);
           side_.wait(moment == whole_.end() ? queue_.record() : moment->second);
@@ -167,8 +177,14 @@ class gradient_exchange {
           detail::zero(room, side_);
         else
           add_terms(room, p, p.plan.adds.front().front().terms, side_);
-        axes_[with].all_reduce(room, side_);
-        detail::unpack<Tensor>(room, p.targets, side_);
+        if (p.plan.sharded) {
+          auto& kept = rooms_.at(elements_kept(p));
+          axes_[with].reduce_scatter(room, kept, side_);
+          for (auto k = p.first_owned; k < p.last_owned; ++k) detail::unpack<Tensor>(kept, owned_[k].at, side_);
+        } else {
+          axes_[with].all_reduce(room, side_);
+          detail::unpack<Tensor>(room, p.targets, side_);
+        }
         p.finished = true;
       }
       queue_.wait(side_.record());
@@ -206,7 +222,7 @@ class gradient_exchange {
     fill_terms();
     finish(until);
     for (auto& o : owned_) {
-      detail::unpack<Tensor>(*parts_[o.part].total, o.at, queue_);
+      if (parts_[o.part].plan.joint.empty()) detail::unpack<Tensor>(*parts_[o.part].total, o.at, queue_);
       detail::pack<Tensor>(o.piece.value, o.values, queue_);
     }
     release();
@@ -221,9 +237,11 @@ class gradient_exchange {
   /// Throws: as sum().
   void spread(deadline_time until) {
     late_ = true;
-    for (auto& p : parts_) p.finished = !p.plan.sharded;
+    gather_joint();
+    for (auto& p : parts_) p.finished = !p.plan.sharded || !p.plan.joint.empty();
     for (auto& o : owned_) {
       auto& p = parts_[o.part];
+      if (!p.plan.joint.empty()) continue;
       if (frees_buffers_ && std::exchange(p.total, &p.sum) != &p.sum) {
         p.sum = make_buffer(p.plan.elements);
         ++p.made;
@@ -236,7 +254,7 @@ class gradient_exchange {
     post_receives(late_from_, messages_.size());
     finish(until);
     for (auto& p : parts_)
-      if (p.plan.sharded) detail::unpack<Tensor>(*p.total, p.targets, queue_);
+      if (p.plan.sharded && p.plan.joint.empty()) detail::unpack<Tensor>(*p.total, p.targets, queue_);
     release();
   }
 
@@ -261,9 +279,41 @@ class gradient_exchange {
   };
 
   void make_rooms() {
+    const auto make = [&](std::int64_t elements) {
+      if (const auto [room, is_new] = rooms_.try_emplace(elements); is_new) {
+        room->second = make_buffer(elements);
+        detail::zero(room->second, queue_);  // parts of one size may be more than there is
+      }
+    };
     for (const auto& [number, with] : joint_) {
-      const auto elements = parts_[number].plan.elements;
-      if (!rooms_.contains(elements)) rooms_.emplace(elements, make_buffer(elements));
+      make(parts_[number].plan.elements);
+      if (parts_[number].plan.sharded) make(elements_kept(parts_[number]));
+    }
+  }
+  /// Of a sharded part that is summed by a collective, each rank's.
+  [[nodiscard]] static std::int64_t elements_kept(const part& p) {
+    return p.plan.elements / static_cast<std::int64_t>(p.plan.joint.size());
+  }
+  /// New values of what is summed by collectives, from their owners.
+  void gather_joint() {
+    if constexpr (may_join) {
+      if (joint_.empty()) return;
+      if (frees_buffers_) make_rooms();
+      for (const auto& [number, with] : joint_) {
+        auto& p = parts_[number];
+        if (!p.plan.sharded) continue;
+        auto& room = rooms_.at(p.plan.elements);
+        auto& kept = rooms_.at(elements_kept(p));
+        for (auto k = p.first_owned; k < p.last_owned; ++k) {
+          auto& o = owned_[k];
+          o.at.front().tensor = &o.piece.value;
+          detail::pack<Tensor>(kept, o.at, queue_);
+          o.at.front().tensor = &o.piece.gradient;
+        }
+        axes_[with].all_gather(kept, room, queue_);
+        detail::unpack<Tensor>(room, p.targets, queue_);
+      }
+      comm_.end_calls();
     }
   }
   [[nodiscard]] Tensor make_buffer(std::int64_t elements, bool in_host = false) const {
@@ -288,7 +338,8 @@ class gradient_exchange {
   void begin_any() {
     if (std::exchange(any_begun_, true)) return;
     if (frees_buffers_)
-      for (auto& p : parts_) make_sums(p);
+      for (auto& p : parts_)
+        if (p.plan.joint.empty()) make_sums(p);
     if (frees_buffers_ || ordered) post_receives(0, late_from_);
   }
   void free_buffers() {
@@ -302,6 +353,7 @@ class gradient_exchange {
       p.total = nullptr;
       p.made = 0;
     }
+    rooms_.clear();
   }
   void make_sums(part& p) {
     const auto make = [&](Tensor& t) {
@@ -342,6 +394,7 @@ class gradient_exchange {
     auto& p = parts_.emplace_back();
     std::vector<int> number;  // of terms that are here, by the chunk's
     std::size_t holders = 0;
+    p.first_owned = owned_.size();
     for (const auto& piece : plan.pieces) {
       const auto& m = parameters[piece.parameter];
       const auto& chunk = m.chunks[piece.chunk];
@@ -354,19 +407,16 @@ class gradient_exchange {
         const local_parameter<Tensor> own = local(m.holders[h]);
         if (std::find(p.stages.begin(), p.stages.end(), own.stage) == p.stages.end()) p.stages.push_back(own.stage);
         if (own.stage >= begun_.size()) begun_.insert(begun_.end(), own.stage + 1 - begun_.size(), char{0});
-        if (plan.owned && plan.sharded && holders == 0) {
+        const auto first = piece.first + std::max<std::int64_t>(plan.kept_first - piece.offset, 0);
+        const auto last = std::min(piece.last, piece.first + plan.kept_last - piece.offset);
+        if (plan.owned && plan.sharded && holders == 0 && first < last) {
           auto& o = owned_.emplace_back();
-          o.piece = {piece.parameter,
-                     piece.chunk,
-                     piece.first,
-                     piece.last,
-                     make_buffer(piece.last - piece.first),
-                     make_buffer(piece.last - piece.first)};
+          o.piece = {piece.parameter, piece.chunk, first, last, make_buffer(last - first), make_buffer(last - first)};
           o.part = parts_.size() - 1;
-          const std::int64_t count = piece.last - piece.first;
-          o.at.push_back({nullptr, {.first_a = 0, .first_b = piece.offset, .length = count, .rows = 1}});
-          for (auto r : at) {
-            r.first_b -= piece.first;
+          const auto offset = piece.offset + first - piece.first - plan.kept_first;
+          o.at.push_back({nullptr, {.first_a = 0, .first_b = offset, .length = last - first, .rows = 1}});
+          for (auto r : places(m, m.holders[h], comm_.rank(), chunk.part, first, last)) {
+            r.first_b -= first;
             o.values.push_back({own.value, r});
           }
         }
@@ -385,6 +435,7 @@ class gradient_exchange {
         }
       }
     }
+    p.last_owned = owned_.size();
     numbers_.push_back(number);
     std::size_t count = 0, here = 0, lists = 0;
     bool early = false, joins = false;
@@ -415,7 +466,7 @@ class gradient_exchange {
     const auto known = std::find(axis_ranks_.begin(), axis_ranks_.end(), ranks) - axis_ranks_.begin();
     if (as_size(known) == axis_ranks_.size()) {
       axis_ranks_.push_back(ranks);
-      if constexpr (may_join) axes_.push_back(detail::open_axis<Tensor>(comm_, ranks, {.name = "ranks that sum gradients"}));
+      if constexpr (may_join) axes_.push_back(detail::open_axis<Tensor>(comm_, ranks, joint_use_.at(ranks)));
     }
     return as_size(known);
   }
@@ -446,9 +497,11 @@ class gradient_exchange {
 
   /// What this rank sends and receives, wave after wave, in each by steps: every pair's transfers have the same place among all.
   [[nodiscard]] communication_plan order_of(const detail::exchange_plan& plan) const {
-    communication_plan order(joint_.empty() ? 0 : 1);  // collectives come first
+    communication_plan order(joint_.empty() ? 0 : 1);  // collectives come first, and before what spread() sends
     std::pair<int, detail::exchange_step> last{-1, {}};
-    for (std::size_t i = 0; i < messages_.size(); ++i) {
+    for (std::size_t i = 0; i <= messages_.size(); ++i) {
+      if (i == late_from_ && !joint_.empty() && gathers_) order.emplace_back();
+      if (i == messages_.size()) break;
       const auto& m = messages_[i];
       if constexpr (detail::partly_ordered<Communicator>)
         if (!comm_.orders(m.channel)) continue;
@@ -651,10 +704,12 @@ class gradient_exchange {
   std::vector<owned_part> owned_;
   std::vector<std::vector<int>> numbers_;                   ///< per part: of the chunk's terms those that are here
   std::vector<std::pair<std::size_t, std::size_t>> joint_;  ///< parts that are summed by collectives, and their axes
+  std::map<std::vector<int>, axis_options> joint_use_;      ///< by ranks
   std::vector<std::vector<int>> axis_ranks_;
   std::vector<axis> axes_;
   std::map<std::int64_t, Tensor> rooms_;  ///< for collectives, by elements
   bool has_joined_ = false;
+  bool gathers_ = false;                                 ///< a parameter of the model is sharded: spread() is called
   std::map<std::size_t, typename Queue::moment> whole_;  ///< when the gradients of a stage are, in this step
   std::unique_ptr<operation[]> operations_;
   std::size_t late_from_ = 0;   ///< the first message of spread()

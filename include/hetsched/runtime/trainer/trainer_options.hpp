@@ -53,8 +53,9 @@ struct trainer_options {
   /// and steps allocate.
   bool shard_optimizer = false;
   std::size_t bucket_bytes = std::size_t{4} << 20;  ///< most of gradients that travels at once
-  /// Where gradients can be summed by collectives, as over NCCL, those that no owner keeps are: so many bytes at once, in an
-  /// order of addition that is NCCL's own. Or (sums_in_order) they have the bits of hosts there, too, by sends of bucket_bytes,
+  /// Where gradients can be summed by collectives, as over NCCL, they are: so many bytes at once, in an order of addition that is
+  /// NCCL's own. Sums that stay with owners are scattered, and new values gathered, where owners own equally much
+  /// (group_layout::state_shares). Or (sums_in_order) they have the bits of hosts there, too, by sends of bucket_bytes,
   /// which are many more calls and launches: for 4 GB over 8 ranks some 13,000 sends and receives of each in place of 60 calls.
   std::size_t joint_bytes = std::size_t{64} << 20;
   bool sums_in_order = false;

@@ -41,9 +41,10 @@ template <class Tensor>
 struct exchange_part {
   planned_part plan;  ///< contributions' terms are numbers of the below
   std::vector<exchange_term<Tensor>> terms;
-  std::vector<std::size_t> stages;           ///< whose gradients or parameters it takes or changes
-  std::vector<tensor_runs<Tensor>> targets;  ///< that become the sum: gradients or, where owners update, parameters
-  bool in_place = false;                     ///< messages are added to the only term here
+  std::vector<std::size_t> stages;              ///< whose gradients or parameters it takes or changes
+  std::vector<tensor_runs<Tensor>> targets;     ///< that become the sum: gradients or, where owners update, parameters
+  std::size_t first_owned = 0, last_owned = 0;  ///< of the rank's owned pieces, those that lie here
+  bool in_place = false;                        ///< messages are added to the only term here
   bool needs_sum = false, needs_other = false;
   int made = 0;              ///< of the tensors below
   Tensor sum, other, spare;  ///< room to add in

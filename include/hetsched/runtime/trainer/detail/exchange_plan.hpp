@@ -45,10 +45,12 @@ struct planned_message {
 struct planned_part {
   std::vector<part_piece> pieces;
   std::int64_t elements = 0;
-  bool owned = false;    ///< this rank has the sum first
-  bool sharded = false;  ///< the sum stays there
+  bool owned = false;                          ///< this rank has the sum first
+  bool sharded = false;                        ///< the sum stays there
+  std::int64_t kept_first = 0, kept_last = 0;  ///< if it is owned and sharded: elements whose sums stay here
   std::vector<int> joint =
-      {};  ///< ranks that sum it by a collective, ascending, each adding what it has in `adds`; empty: none do
+      {};  ///< ranks that sum it by a collective, ascending, each adding what it has in `adds`; empty: none do. If it is sharded,
+           ///< `elements` are as many for each of them, the last ones of which may be nothing
   std::vector<std::vector<contribution>>
       adds;                 ///< by pipeline: added up in each, then the pipelines'; none: it only gets the sum
   int share = -1;           ///< message that takes what was added up to the owner, if it is not owned
@@ -90,8 +92,9 @@ using chunk_waves = std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::p
 [[nodiscard]] planned_part plan_part(const gradient_chunk& c, const bucket_part& part, bool both, std::size_t number, int me,
                                      std::vector<planned_message>& messages);
 
-/// What a rank does to sum the gradients of parameters that have several terms. Sums that stay with no owner are made by
-/// collectives where there are some, in the order of the parts, which is that of all ranks. Else two devices that hold a chunk
+/// What a rank does to sum the gradients of parameters that have several terms. Sums are made by collectives where there are
+/// some, in the order of the parts, which is that of all ranks; those that stay with owners if these are to own equally much:
+/// each of a bucket then one part, in the order of the ranks. Else two devices that hold a chunk
 /// send each other their terms and both add, unless sums stay with owners. Messages that take new values to holders come last.
 /// Complexity: O(chunks * terms + buckets * devices^2).
 [[nodiscard]] exchange_plan plan_exchange(std::span<const model_parameter> parameters, int ranks, int me,

@@ -89,9 +89,13 @@ HETSCHED_INLINE planned_part plan_part(const gradient_chunk& c, const bucket_par
 
 /// Adds the parts of a wave that a rank's groups sum by collectives.
 /// `apart`: gets the chunks that are not.
-inline void plan_joint_parts(std::span<const model_parameter> parameters, const chunk_waves::mapped_type& members,
-                             std::int64_t most_elements, const std::function<bool(const std::vector<int>&)>& joins, int me,
-                             std::vector<planned_part>& parts, chunk_waves::mapped_type& apart) {
+inline void plan_joint_parts(std::span<const model_parameter> parameters, const chunk_waves::mapped_type& members, bool sharded,
+                             const exchange_cut& cut, int me, std::vector<planned_part>& parts, chunk_waves::mapped_type& apart) {
+  const auto may_join = [&](const std::vector<int>& ranks) {
+    const auto room = [&](int r) { return cut.room.empty() ? 1.0 : at(cut.room, r); };
+    const auto is_even = [&](int r) { return room(r) == room(ranks.front()); };
+    return ranks.size() > 1 && (!sharded || std::all_of(ranks.begin(), ranks.end(), is_even)) && cut.joins(ranks);
+  };
   const auto ranks_of = [](const gradient_chunk& c) {
     std::vector<int> ranks;
     for (const auto& d : c.devices) ranks.push_back(d.device);
@@ -103,8 +107,8 @@ inline void plan_joint_parts(std::span<const model_parameter> parameters, const 
   std::vector<const gradient_chunk*> chunks;
   for (const auto& [m, c] : members) {
     const auto& chunk = parameters[m].chunks[c];
-    const auto ranks = most_elements > 0 ? ranks_of(chunk) : std::vector<int>();
-    if (ranks.size() < 2 || !joins(ranks)) {
+    const auto ranks = cut.joint_elements > 0 ? ranks_of(chunk) : std::vector<int>();
+    if (!may_join(ranks)) {
       apart.emplace_back(m, c);
     } else if (std::binary_search(ranks.begin(), ranks.end(), me)) {
       joint.emplace_back(m, c);
@@ -112,9 +116,18 @@ inline void plan_joint_parts(std::span<const model_parameter> parameters, const 
     }
   }
   if (joint.empty()) return;
-  for (const auto& bucket : gradient_buckets(chunks, most_elements)) {
+  for (const auto& bucket : gradient_buckets(chunks, cut.joint_elements)) {
     const auto& chunk = *chunks[bucket.pieces.front().chunk];
     planned_part mine{.pieces = {}, .elements = bucket.elements, .joint = ranks_of(chunk), .adds = {}, .spread = {}};
+    if (sharded) {
+      const auto count = static_cast<std::int64_t>(mine.joint.size());
+      const std::int64_t each = (bucket.elements + count - 1) / count;
+      const auto place = std::lower_bound(mine.joint.begin(), mine.joint.end(), me) - mine.joint.begin();
+      mine.owned = mine.sharded = true;
+      mine.elements = each * count;
+      mine.kept_first = std::min(each * place, bucket.elements);
+      mine.kept_last = std::min(each * (place + 1), bucket.elements);
+    }
     std::vector<std::size_t> own;
     for (std::size_t i = 0; i < chunk.terms.size(); ++i)
       if (chunk.terms[i].device == me) own.push_back(i);
@@ -140,7 +153,7 @@ HETSCHED_INLINE exchange_plan plan_exchange(std::span<const model_parameter> par
     const bool sharded = wave.second;
     chunk_waves::mapped_type apart;  // not summed by collectives
     std::vector<const gradient_chunk*> chunks;
-    plan_joint_parts(parameters, members, sharded ? 0 : cut.joint_elements, cut.joins, me, plan.parts, apart);
+    plan_joint_parts(parameters, members, sharded, cut, me, plan.parts, apart);
     for (const auto& [m, c] : apart) chunks.push_back(&parameters[m].chunks[c]);
     std::vector<planned_message> messages;
     for (const auto& bucket : gradient_buckets(chunks, cut.most_elements)) {
@@ -154,6 +167,7 @@ HETSCHED_INLINE exchange_plan plan_exchange(std::span<const model_parameter> par
       for (const auto& part : parts) {
         auto mine = plan_part(chunk, part, both, plan.parts.size(), me, messages);
         mine.sharded = sharded;
+        mine.kept_last = mine.elements;
         std::int64_t at = 0;
         for (const auto& piece : bucket.pieces) {
           const std::int64_t first = std::max(at, part.first), last = std::min(at + piece.last - piece.first, part.last);
