@@ -16,7 +16,7 @@ using namespace hetsched::test;
 
 TEST_CASE("of all sets of pipelines, the fastest: 2,000 small clusters") {
   random_source random(4101);
-  int feasible = 0, several = 0, better = 0, complete = 0;
+  int feasible = 0, exact = 0, several = 0, better = 0, complete = 0;
   for (int n = 0; n < 2000 / (sanitizer_share * sanitizer_share); ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 6, .subclusters = 2, .devices = 4, .prices_by_degrees = n % 3 == 0});
@@ -35,6 +35,7 @@ TEST_CASE("of all sets of pipelines, the fastest: 2,000 small clusters") {
       continue;
     }
     ++feasible;
+    exact += given.options.warmup == warmup_rule::exact;
     check(given, costs, *found);
     CAPTURE(found->predicted.iteration_s);
     CAPTURE(least);
@@ -50,12 +51,12 @@ TEST_CASE("of all sets of pipelines, the fastest: 2,000 small clusters") {
   CHECK(several > some / 5);
   CHECK(better > some / 20);
   MESSAGE(complete << " of " << feasible << " complete");
-  CHECK(complete > feasible * 3 / 4);
+  CHECK(complete > exact * 3 / 4);
 }
 
 TEST_CASE("reductions between pipelines count: of all sets, the fastest") {
   random_source random(4102);
-  int feasible = 0, several = 0, complete = 0;
+  int feasible = 0, exact = 0, several = 0, complete = 0;
   for (int n = 0; n < 600 / sanitizer_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 3, .subclusters = 2, .devices = 2});
@@ -74,6 +75,7 @@ TEST_CASE("reductions between pipelines count: of all sets, the fastest") {
     REQUIRE(found.has_value() == (least < never));
     if (!found) continue;
     ++feasible;
+    exact += given.options.warmup == warmup_rule::exact;
     check(given, costs, *found);
     CAPTURE(found->predicted.iteration_s);
     CAPTURE(least);
@@ -84,7 +86,9 @@ TEST_CASE("reductions between pipelines count: of all sets, the fastest") {
   }
   MESSAGE(feasible << " feasible, " << several << " of several pipelines, " << complete << " complete");
   CHECK(several > 100 / sanitizer_share);
-  CHECK(complete == feasible);
+  // All plans of other rules are not all plans.
+  CHECK(complete >= exact);
+  CHECK(complete < feasible);
 }
 
 TEST_CASE("without counting, no bound lies above the best set") {
