@@ -44,8 +44,6 @@ inline outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model&
   return interop_dp(hardware, costs, problem, options);
 }
 
-inline constexpr double least_enough =
-    std::numeric_limits<double>::min();  // planning_problem::enough where nothing is to be proved
 inline constexpr int quickly_placed = 16, quickly_polished = 64, quickly_cut = 128;  // devices
 
 inline parallel_pipelines_options of_pipelines(const planner_choice& given) {
@@ -122,15 +120,14 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
   // The groups of HexiScale as a start, polished where that takes no time; they may come back to a subcluster. A first look takes
   // quick ones, and hands them on.
   if (!given.known.empty()) options.start.push_back(given.known);
-  if (!given.similar.empty() && offered(costs, given.similar)) {
-    options.start.push_back(under_rule(given.similar, given.warmup));
-  }
+  if (!given.similar.empty() && offered(costs, given.similar)) options.start.push_back(under_rule(given.similar, given.warmup));
   price_book book(hardware, costs);
   constexpr double none = infinity;
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
   std::optional<plan> partition;
-  const auto others = [&] {
+  // On these costs, which the book has.
+  const auto others_on = [&](price_book& priced, const any_cost_model& as_priced) {
     std::vector<std::vector<pipeline_plan>> sets;
     hexiscale_options groups{.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon};
     if (!whole || devices > quickly_polished) {
@@ -141,27 +138,27 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     auto own = problem;
     if (!whole) own.progress = {};
     if (small) own.beat = infinity;
-    if (auto found = hexiscale(book, own, groups)) {
+    if (auto found = hexiscale(priced, own, groups)) {
       sets.push_back(found->pipelines);
-      partition = *std::move(found);
+      if (!partition || objective_of(*found) < objective_of(*partition)) partition = *std::move(found);
     }
     // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties.
     if (whole) {
-      auto uniform = hetauto_exact(book, own, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
+      auto uniform = hetauto_exact(priced, own, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
       if (uniform) sets.push_back(std::move(uniform->pipelines));
-      if (small && costs.additive())
-        if (auto singles = place_stages(hardware, costs, own, {.prove = false}))
+      if (small && as_priced.additive())
+        if (auto singles = place_stages(hardware, as_priced, own, {.prove = false}))
           sets.push_back(under_rule(std::move(singles->pipelines), given.warmup));
-      // Fewer choices lead a local search elsewhere, at times further: more of them are to be no worse.
-      if (small && may_save_activations(hardware, costs)) {
-        own = problem;
-        own.enough = least_enough;
-        auto fewer = given;
-        fewer.known.clear();
-        fewer.similar.clear();
-        if (auto unsaved = several_pipelines(hardware, unsaved_costs{costs}, own, fewer))
-          sets.push_back(std::move(unsaved->pipelines));
-      }
+    }
+    return sets;
+  };
+  const auto others = [&] {
+    auto sets = others_on(book, costs);
+    // Fewer choices lead a local search elsewhere, at times further: more of them are to be no worse.
+    if (whole && small && may_save_activations(hardware, costs)) {
+      const unsaved_costs unsaved{costs};
+      price_book fewer(hardware, unsaved);
+      for (auto& lines : others_on(fewer, unsaved)) sets.push_back(std::move(lines));
     }
     return sets;
   };
