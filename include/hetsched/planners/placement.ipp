@@ -75,12 +75,15 @@ namespace detail {
     }
     const warmup_algebra algebra(warmup_rule::exact, default_epsilon);
     const end_table ends(book.costs(), problem);
-    plan_candidates found(hardware, book.costs(), problem, table, ends, algebra, asked, warmup_rule::exact, default_epsilon);
-    const auto keep = [&](const outcome<plan>& p) {
-      if (p && (options.stages == 0 || static_cast<int>(p->pipelines.front().stages.size()) == options.stages)) found.keep(*p);
+    const auto no_candidates = [&] {
+      return plan_candidates(hardware, book.costs(), problem, table, ends, algebra, asked, warmup_rule::exact, default_epsilon);
     };
+    auto found = no_candidates(), of_sum = no_candidates();
     if (known) found.consider({.pipelines = *known});
     auto problem_of_sum = asked;
+    // Few devices are looked at to the end: what is known of other microbatch sizes changes no stages.
+    constexpr int few_devices = 16;
+    if (hardware.device_count() <= few_devices) problem_of_sum.beat = infinity;
     bool stopped = false;
     problem_of_sum.progress = [&](const search_progress& state) {
       stopped = stopped || (asked.progress && !asked.progress(state));
@@ -88,14 +91,20 @@ namespace detail {
     };
     const auto sum = one_pipeline_search(hardware, book.costs(), problem, table, algebra, problem_of_sum, {.prove = false});
     if (!sum && sum.why_not().why == refusal::kind::stopped && !found.best()) return sum.why_not();
-    keep(sum);
-    if (!found.best()) return none();
+    if (sum && (options.stages == 0 || static_cast<int>(sum->pipelines.front().stages.size()) == options.stages))
+      of_sum.keep(*sum);
+    if (!found.best() && !of_sum.best()) return none();
     auto go_on = [&] {
-      return !stopped && asked.may_go_on() && !(asked.progress && !asked.progress({labels, "labels", found.best_s(), 0}));
+      const double best_s = std::min(found.best_s(), of_sum.best_s());
+      return !stopped && asked.may_go_on() && !(asked.progress && !asked.progress({labels, "labels", best_s, 0}));
     };
     constexpr std::int64_t most_looks = 50'000'000;  // some tenths of a second
     constexpr double gap = 0.001;
-    if (options.stages == 0) stage_order_search(problem, table, hardware, book.costs(), found, go_on).run(most_looks);
+    // Which of the two leads further cannot be told from where they begin.
+    if (options.stages == 0)
+      for (auto* from : {&of_sum, &found})
+        stage_order_search(problem, table, hardware, book.costs(), *from, go_on).run(most_looks);
+    if (of_sum.best()) found.keep(*of_sum.best());
     const double value = found.best_s(), reached = std::min(value, asked.beat);
     const double bound = options.prove ? least_iteration(problem, table, hardware, book.costs(), asked.microbatches, reached, gap,
                                                          go_on, asked.enough)

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,6 +64,53 @@ inline bool offered(const any_cost_model& costs, const std::vector<pipeline_plan
   return true;
 }
 
+// Pipelines with the warm-ups of a rule, unless they have it.
+inline std::vector<pipeline_plan> under_rule(std::vector<pipeline_plan> lines, warmup_rule rule) {
+  for (auto& line : lines) {
+    if (line.schedule.name == schedule_name(rule)) continue;
+    line.schedule = {.name = std::string(schedule_name(rule))};
+    for (auto& s : line.stages) s.warmup = 0;
+  }
+  return lines;
+}
+
+/// Costs without the placements that compute activations again.
+struct unsaved_costs {
+  any_cost_model costs;
+
+  [[nodiscard]] bool additive() const { return costs.additive(); }
+  [[nodiscard]] bool has_transfer_class() const { return costs.has_transfer_class(); }
+  [[nodiscard]] bool asks_proximity() const { return costs.asks_proximity(); }
+  [[nodiscard]] int layer_count() const { return costs.layer_count(); }
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
+    auto found = costs.placements(mesh);
+    std::erase_if(found, [](const placement& p) { return p.recompute != recomputation::none; });
+    return found;
+  }
+  [[nodiscard]] stage_cost stage(layer_range layers, const placement& p) const { return costs.stage(layers, p); }
+  [[nodiscard]] stage_cost layer(int index, const placement& p) const { return costs.layer(index, p); }
+  [[nodiscard]] transfer_cost transfer(int boundary, const placement& from, const placement& to,
+                                       proximity near = proximity::other_node) const {
+    return costs.transfer(boundary, from, to, near);
+  }
+  [[nodiscard]] double update(layer_range layers, const placement& p) const { return costs.update(layers, p); }
+  [[nodiscard]] reduction_cost gradient_sync(layer_range layers, std::span<const placement> holders) const {
+    return costs.gradient_sync(layers, holders);
+  }
+  [[nodiscard]] memory_overheads overheads(const placement& p) const { return costs.overheads(p); }
+  [[nodiscard]] std::vector<parameter_copy> copies(const placement& p) const { return costs.copies(p); }
+  [[nodiscard]] std::int64_t transfer_class(const placement& p) const { return costs.transfer_class(p); }
+  [[nodiscard]] std::int64_t boundary_class(int boundary) const { return costs.boundary_class(boundary); }
+};
+
+// Whether costs have stages on single devices both with and without all activations kept.
+inline bool may_save_activations(const cluster& hardware, const any_cost_model& costs) {
+  bool keeps = false, saves = false;
+  for (int k = 0; k < static_cast<int>(hardware.subclusters.size()); ++k)
+    for (const auto& p : costs.placements({k, 1, 1})) (p.recompute == recomputation::none ? keeps : saves) = true;
+  return keeps && saves;
+}
+
 inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                        const planner_choice& given) {
   auto options = of_pipelines(given);
@@ -72,16 +120,14 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
   // The groups of HexiScale as a start, polished where that takes no time; they may come back to a subcluster. A first look takes
   // quick ones, and hands them on.
   if (!given.known.empty()) options.start.push_back(given.known);
-  if (!given.similar.empty() && offered(costs, given.similar)) {
-    options.start.push_back(given.similar);
-    for (auto& line : options.start.back()) line.schedule = {.name = std::string(schedule_name(given.warmup))};
-  }
+  if (!given.similar.empty() && offered(costs, given.similar)) options.start.push_back(under_rule(given.similar, given.warmup));
   price_book book(hardware, costs);
   constexpr double none = infinity;
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
   std::optional<plan> partition;
-  const auto others = [&] {
+  // On these costs, which the book has.
+  const auto others_on = [&](price_book& priced, const any_cost_model& as_priced) {
     std::vector<std::vector<pipeline_plan>> sets;
     hexiscale_options groups{.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon};
     if (!whole || devices > quickly_polished) {
@@ -92,16 +138,27 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     auto own = problem;
     if (!whole) own.progress = {};
     if (small) own.beat = infinity;
-    if (auto found = hexiscale(book, own, groups)) {
+    if (auto found = hexiscale(priced, own, groups)) {
       sets.push_back(found->pipelines);
-      partition = *std::move(found);
+      if (!partition || objective_of(*found) < objective_of(*partition)) partition = *std::move(found);
     }
     // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties.
     if (whole) {
-      auto uniform = hetauto_exact(book, own, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
+      auto uniform = hetauto_exact(priced, own, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
       if (uniform) sets.push_back(std::move(uniform->pipelines));
-      if (small && costs.additive())
-        if (auto singles = place_stages(hardware, costs, own, {.prove = false})) sets.push_back(std::move(singles->pipelines));
+      if (small && as_priced.additive())
+        if (auto singles = place_stages(hardware, as_priced, own, {.prove = false}))
+          sets.push_back(under_rule(std::move(singles->pipelines), given.warmup));
+    }
+    return sets;
+  };
+  const auto others = [&] {
+    auto sets = others_on(book, costs);
+    // Fewer choices lead a local search elsewhere, at times further: more of them are to be no worse.
+    if (whole && small && may_save_activations(hardware, costs)) {
+      const unsaved_costs unsaved{costs};
+      price_book fewer(hardware, unsaved);
+      for (auto& lines : others_on(fewer, unsaved)) sets.push_back(std::move(lines));
     }
     return sets;
   };

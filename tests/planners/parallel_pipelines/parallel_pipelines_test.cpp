@@ -55,7 +55,7 @@ TEST_CASE("of all sets of pipelines, the fastest: 2,000 small clusters") {
 
 TEST_CASE("reductions between pipelines count: of all sets, the fastest") {
   random_source random(4102);
-  int feasible = 0, several = 0, complete = 0;
+  int feasible = 0, ruled = 0, open = 0, several = 0, complete = 0;
   for (int n = 0; n < 600 / sanitizer_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 3, .subclusters = 2, .devices = 2});
@@ -81,10 +81,24 @@ TEST_CASE("reductions between pipelines count: of all sets, the fastest") {
     REQUIRE(found->evidence->objective_bound <= least * (1 + 1e-9));
     complete += found->evidence->complete;
     several += found->pipelines.size() > 1;
+    if (n % 8 != 0) continue;
+    // All plans of one rule are not all plans: there the bound decides.
+    given.options.warmup = warmup_rule::one_f_one_b;
+    const auto other = parallel_pipelines(given.hardware, costs, given.problem, as_parallel(given.options));
+    if (!other) continue;
+    ++ruled;
+    for (const auto& line : other->pipelines) REQUIRE(line.schedule.name == "1f1b");
+    REQUIRE(other->predicted.iteration_s >= least * (1 - 1e-9));
+    const auto& told = *other->evidence;
+    REQUIRE(told.objective_bound <= least * (1 + 1e-9));
+    if (told.complete) REQUIRE(told.objective_value <= least * (1 + 1e-6));
+    open += !told.complete;
   }
   MESSAGE(feasible << " feasible, " << several << " of several pipelines, " << complete << " complete");
   CHECK(several > 100 / sanitizer_share);
   CHECK(complete == feasible);
+  CHECK(ruled > 20 / sanitizer_share);
+  CHECK(open > 0);
 }
 
 TEST_CASE("without counting, no bound lies above the best set") {

@@ -148,3 +148,26 @@ TEST_CASE("placement: a search that is stopped says so, and its bound holds") {
   }
   CHECK(stopped > 0);
 }
+
+TEST_CASE("placement: many stages of few layers each are found at once") {
+  // Rents lead to long stages first; each that is still to come needs a layer.
+  constexpr int pools = 16, each = 8, layers = 120, stages = 100;
+  placement_chain chain{.layers = layers};
+  for (int p = 0; p < pools; ++p) {
+    chain.pools.push_back({each, p - 1});
+    placement_kind kind{.pool = p, .temporary = std::vector<double>(layers, 0.0), .memory = {.room = 40}};
+    for (int l = 0; l <= layers; ++l) {
+      kind.seconds_before.push_back(l);
+      kind.state_before.push_back(l);
+      kind.in_flight_before.push_back(0);
+    }
+    chain.kinds.push_back(std::move(kind));
+  }
+  chain.transfers.assign((layers - 1) * pools * pools, {0.01, 0.01});
+  chain.stages = stages;
+  const auto at_once = [](std::int64_t) { return false; };
+  const auto found = least_sum(chain, at_once);
+  REQUIRE(found.best);
+  CHECK(found.best->stages.size() == stages);
+  CHECK(found.labels < 50'000);
+}

@@ -12,8 +12,10 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/interop_dp/detail/column_simplex.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/search/pack_devices.hpp>
 
+#include "../../parallel_pipelines/all_sets.hpp"
 #include "../random_instance.hpp"
 
 using namespace hetsched;
@@ -22,13 +24,9 @@ using namespace hetsched::test;
 
 namespace {
 
-constexpr double never = std::numeric_limits<double>::infinity();
-
-/// The least iteration of all pipelines of a problem, in any order, with all warm-ups, by evaluate, by devices that they use.
-template <class Costs>
-std::map<std::vector<int>, double> least_by_devices(const instance& given, const Costs& costs, const interop_problem& problem,
-                                                    int microbatches) {
-  std::map<std::vector<int>, double> least;
+/// Calls visit(evaluated plan, devices that it uses) for all pipelines of a problem, in any order, with all warm-ups.
+template <class Costs, class Visit>
+void for_each_pipeline(const instance& given, const Costs& costs, const interop_problem& problem, int microbatches, Visit visit) {
   std::vector<interop_stage> stages;
   std::vector<int> used(problem.devices.size());
   const auto judge = [&] {
@@ -47,9 +45,7 @@ std::map<std::vector<int>, double> least_by_devices(const instance& given, const
     const std::function<void(std::size_t, int)> choose = [&](std::size_t i, int most) {
       if (i == stages.size()) {
         const auto found = evaluate(given.hardware, costs, p);
-        if (!found || !found->shortage.empty()) return;
-        auto& known = least.try_emplace(used, never).first->second;
-        known = std::min(known, found->plan.predicted.iteration_s);
+        if (found && found->shortage.empty()) visit(found->plan, used);
         return;
       }
       for (int n = 1; n <= most; ++n) {
@@ -75,6 +71,17 @@ std::map<std::vector<int>, double> least_by_devices(const instance& given, const
     }
   };
   extend(0);
+}
+
+/// The least iteration of these, by devices that they use.
+template <class Costs>
+std::map<std::vector<int>, double> least_by_devices(const instance& given, const Costs& costs, const interop_problem& problem,
+                                                    int microbatches) {
+  std::map<std::vector<int>, double> least;
+  for_each_pipeline(given, costs, problem, microbatches, [&](const plan& p, const std::vector<int>& used) {
+    auto& known = least.try_emplace(used, never).first->second;
+    known = std::min(known, p.predicted.iteration_s);
+  });
   return least;
 }
 
@@ -96,6 +103,40 @@ double least_of_pairs(const instance& given, const Costs& costs, const interop_p
         for (std::size_t k = 0; k < used.size(); ++k) both = both && used[k] + others[k] <= problem.devices[k];
         if (both) least = std::min(least, std::max(seconds, more_s));
       }
+  return least;
+}
+
+/// Of all pairs, with what they add up.
+template <class Costs>
+double least_of_reduced_pairs(const instance& given, const Costs& costs, const interop_problem& problem, int microbatches) {
+  using line = std::pair<plan, std::vector<int>>;
+  const auto all = [&](int m) {
+    std::vector<line> lines;
+    for_each_pipeline(given, costs, problem, m,
+                      [&](const plan& p, const std::vector<int>& used) { lines.emplace_back(p, used); });
+    return lines;
+  };
+  double least = never;
+  for (int m = 1; 2 * m <= microbatches; ++m) {
+    const auto others = all(microbatches - m);
+    for (const auto& [one, used] : all(m))
+      for (const auto& [other, taken] : others) {
+        // Sums only add to what each takes.
+        if (std::max(one.predicted.iteration_s, other.predicted.iteration_s) >= least) continue;
+        bool both = true;
+        for (std::size_t k = 0; k < used.size(); ++k) both = both && used[k] + taken[k] <= problem.devices[k];
+        if (!both) continue;
+        plan p{.pipelines = {one.pipelines[0], other.pipelines[0]}};
+        std::vector<std::vector<submesh>> shapes;
+        for (const auto& own : p.pipelines)
+          for (auto& shape = shapes.emplace_back(); const auto& s : own.stages) shape.push_back(s.where().mesh);
+        const auto groups = pack_devices(given.hardware, shapes);
+        for (std::size_t l = 0; l < groups.size(); ++l)
+          for (std::size_t i = 0; i < groups[l].size(); ++i) p.pipelines[l].stages[i].devices = {groups[l][i]};
+        const auto found = evaluate(given.hardware, costs, std::move(p));
+        if (found && found->shortage.empty()) least = std::min(least, found->plan.predicted.iteration_s);
+      }
+  }
   return least;
 }
 
@@ -167,6 +208,47 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
   CHECK(judged > 100 / search_share);
   CHECK(close > judged / 2);
   CHECK(ordered > judged / 10);
+}
+
+TEST_CASE("no pair of pipelines that adds up its gradients is below the bound of sets, which counts these sums") {
+  random_source random(2027);
+  int judged = 0, closer = 0;
+  for (int n = 0; n < 80 / search_share; ++n) {
+    CAPTURE(n);
+    auto given = random_instance(random, {.layers = 2 + n % 2, .subclusters = 2, .devices = 2});
+    if (n % 3 == 1) enrich(given, random);
+    for (auto& r : given.costs.rows) r.update_s = n % 4 == 0 ? random.uniform(0, 10) : 0;
+    if (given.costs.rows.empty()) continue;
+    const int microbatches = random.integer(2, 3);
+    with_reductions<additive_costs> costs{{given.costs}, 0, 0};
+    const double work = sum_of_layers(costs, {0, given.costs.layers}, given.costs.rows[0].where).total_s();
+    costs.each_s = random.uniform(0.1, 1) * work;
+    costs.across_s = costs.each_s * random.uniform(1, 5);
+    CAPTURE(costs.each_s);
+    CAPTURE(costs.across_s);
+    CAPTURE(microbatches);
+    INFO(text(given));
+    price_book book(given.hardware, costs);
+    const auto problem = make_interop_problem(book);
+    if (problem.placements.empty() || problem.placements.size() > 6) continue;
+    const stage_prices table(book, problem);
+    const end_table ends(book.costs(), problem);
+    const double least = least_of_reduced_pairs(given, costs, problem, microbatches);
+    if (!(least < never)) continue;
+    auto go_on = [] { return true; };
+    const auto bound_with = [&](iteration_bound::reductions between) {
+      return iteration_bound(problem, table, given.hardware, book.costs(), between)
+          .bound(microbatches, 0, 2 * least, 0.001, 100'000, go_on);
+    };
+    const auto sums = [&](int p, int first, int last) { return ends.reduction(p, first, last); };
+    auto nothing = [](int, int, int) { return 0.0; };
+    const double bound = bound_with(sums);
+    CHECK(bound <= least * (1 + 1e-6));
+    ++judged;
+    closer += bound > 1.01 * bound_with(nothing);
+  }
+  CHECK(judged > 20 / search_share);
+  CHECK(closer > judged / 2);
 }
 
 TEST_CASE("a long update of a stage that is not the first, and gradients that the first one shares, go on at once") {

@@ -545,7 +545,9 @@ class interop_planner {
           least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, limit_s(), options_.gap, ask, asked_.enough);
     return {.objective_value = best_s(),
             .objective_bound = std::min(proved, best_s()),
-            .complete = counted_all_ || (options_.prove && limit_s() * (1 - options_.gap) <= proved * (1 + tolerance::sums)),
+            // Under another rule plans were judged under that one alone.
+            .complete = (counted_all_ && algebra_.is_exact()) ||
+                        (options_.prove && limit_s() * (1 - options_.gap) <= proved * (1 + tolerance::sums)),
             .work = {{"evaluations", evaluations_}, {"labels", labels_}, {"plans", plans_}},
             .sum_bound = bound_,
             .rule = std::string(schedule_name(algebra_.rule())),

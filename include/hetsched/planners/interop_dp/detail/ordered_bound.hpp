@@ -47,7 +47,9 @@ class ordered_bound {
       const auto& placed = problem.placements[p];
       if (!placed.barred && (!placed.dominated || updates)) open_.push_back(static_cast<int>(p));
     }
-    if (updates) updates_.assign(problem.placements.size() * (layers_ + 1) * (layers_ + 1), unknown);
+    // Without updates it is a bound, too.
+    const auto stages = layers_ * (layers_ + 1) / 2;
+    if (updates && open_.size() <= most_updates / stages) updates_.assign(open_.size() * stages, unknown);
     for (std::size_t c = 0; c < counts_; ++c)
       for (std::size_t k = 0; k < stride_.size(); ++k)
         used_.push_back(static_cast<int>(c / stride_[k]) % (problem.devices[k] + 1));
@@ -80,6 +82,7 @@ class ordered_bound {
   static constexpr double most_states = 2e6, safely = 1 - 1e-7;
   static constexpr float unknown = -1;
   static constexpr std::int64_t most_looks = 150'000'000;
+  static constexpr std::size_t most_updates = 16'000'000;  // 64 MB
 
   [[nodiscard]] std::size_t index(std::size_t layer, std::size_t count, std::size_t last) const {
     return (layer * counts_ + count) * classes_ + last;
@@ -118,7 +121,15 @@ class ordered_bound {
     return way;
   }
 
-  [[nodiscard]] bool tired(function_ref<bool()> go_on) const { return looked_at_ > most_looks || !go_on(); }
+  // Asked at each state: a look at the clock is worth some of them.
+  [[nodiscard]] bool tired(function_ref<bool()> go_on) {
+    constexpr std::int64_t between = 20'000;
+    steps_ += static_cast<std::int64_t>(open_.size());
+    if (looked_at_ > most_looks) return true;
+    if (looked_at_ + steps_ < next_ask_) return false;
+    next_ask_ = looked_at_ + steps_ + between;
+    return !go_on();
+  }
 
   // The least that a microbatch takes from a layer on to the end and back, with stages of at most seconds / M each on the devices
   // that are left: by layer, devices used before it, and class of the stage before. Returns false where that takes too long.
@@ -127,8 +138,8 @@ class ordered_bound {
     std::fill(left_.end() - static_cast<std::ptrdiff_t>(counts_), left_.end(), 0.0);
     const double longest = seconds / microbatches_, all = earned_.back();
     for (std::size_t layer = layers_; layer-- > 0;) {
-      if (tired(go_on)) return false;
       for (std::size_t c = 0; c < counts_; ++c) {
+        if (tired(go_on)) return false;
         if (work_[layer] > earned_[c] * longest || work_[layers_] - work_[layer] > (all - earned_[c]) * longest) continue;
         double least = infinity;
         for (const int p : open_) {
@@ -154,15 +165,16 @@ class ordered_bound {
   [[nodiscard]] std::optional<bool> within(double seconds, function_ref<bool()> go_on) {
     before_.assign((layers_ + 1) * counts_ * classes_, infinity);
     for (std::size_t layer = 0; layer < layers_; ++layer) {
-      if (tired(go_on)) return std::nullopt;
       if (layer == 0) {
         extend(seconds, 0, 0, -1, 0);
         continue;
       }
       for (std::size_t c = 0; c < counts_; ++c)
         for (std::size_t last = 0; last < classes_; ++last)
-          if (const double way = before_[index(layer, c, last)]; way < infinity)
+          if (const double way = before_[index(layer, c, last)]; way < infinity) {
+            if (tired(go_on)) return std::nullopt;
             extend(seconds, layer, c, static_cast<int>(last), way);
+          }
     }
     return std::any_of(before_.end() - static_cast<std::ptrdiff_t>(counts_ * classes_), before_.end(),
                        [](double way) { return way < infinity; });
@@ -172,7 +184,8 @@ class ordered_bound {
   void extend(double seconds, std::size_t layer, std::size_t count, int behind, double before) {
     const int first = static_cast<int>(layer);
     const double m = microbatches_;
-    for (const int p : open_) {
+    for (std::size_t o = 0; o < open_.size(); ++o) {
+      const int p = open_[o];
       const auto& placed = at(problem_.placements, p);
       if (used(count, placed.subcluster) + placed.devices > at(problem_.devices, placed.subcluster)) continue;
       const auto next = count + as_size(placed.devices) * at(stride_, placed.subcluster);
@@ -189,17 +202,20 @@ class ordered_bound {
         if (work_[layers_] - work_[as_size(last)] > idle * (seconds - there) / m * (1 + tolerance::sums)) continue;
         const double in_flight = std::max(1.0, std::ceil(m * (t + behind_it) / (seconds - begin) * safely));
         if (table_.memory(p, first, last).at(std::min(in_flight, m)) > placed.room + 16) continue;
-        if (!updates_.empty() && !ends_in_time(p, first, last, seconds, begin, t)) continue;
+        if (!updates_.empty() && !ends_in_time(o, first, last, seconds, begin, t)) continue;
         known = there;
       }
     }
   }
 
   // A stage that is not the first does not wait for what the first adds up.
-  [[nodiscard]] bool ends_in_time(int p, int first, int last, double seconds, double begin, double t) {
-    auto& update = updates_[(as_size(p) * (layers_ + 1) + as_size(first)) * (layers_ + 1) + as_size(last)];
-    if (update == unknown)
-      update = static_cast<float>(std::max(0.0, costs_.update({first, last}, at(problem_.placements, p).where)) * (1 - 1e-6));
+  [[nodiscard]] bool ends_in_time(std::size_t open, int first, int last, double seconds, double begin, double t) {
+    const auto f = as_size(first), stage = f * layers_ - f * (f + 1) / 2 + as_size(last) - 1;
+    auto& update = updates_[open * (layers_ * (layers_ + 1) / 2) + stage];
+    if (update == unknown) {
+      const auto& where = at(problem_.placements, open_[open]).where;
+      update = static_cast<float>(std::max(0.0, costs_.update({first, last}, where)) * (1 - 1e-6));
+    }
     return begin * forward_share_ + microbatches_ * t + double{update} <= seconds + (first > 0 ? shared_ : 0);
   }
 
@@ -212,9 +228,9 @@ class ordered_bound {
   std::vector<std::size_t> stride_;            // by subcluster, of numbers of devices used
   std::vector<int> used_, open_;               // [number][subcluster]; placements
   std::vector<double> rents_, work_, earned_;  // by subcluster; of the layers before; by number
-  std::vector<float> updates_;                 // [placement][first][last]; empty: none take any time
+  std::vector<float> updates_;                 // [open placement][first][last]; empty: none count
   std::vector<double> left_, before_;          // [layer][number]; [layer][number][class of the last stage]
-  std::int64_t looked_at_ = 0;
+  std::int64_t looked_at_ = 0, steps_ = 0, next_ask_ = 0;
 };
 
 }  // namespace hetsched::detail

@@ -404,15 +404,17 @@ class parallel_planner {
                                                 : asked_.use_all_devices ? "no plan was found that uses all devices"
                                                                          : "no plan was found that fits in memory"};
     const double value = found_.least(), proved = proved_bound();
-    best->evidence = search_evidence{
-        .objective_value = value,
-        .objective_bound = std::min(value, proved),
-        .complete = complete_ || std::min(value, asked_.beat) * (1 - options_.gap) <= proved * (1 + tolerance::sums),
-        .work = {{"plans", found_.plans()}, {"ends of stages", looked_at_}},
-        .sum_bound = std::min(several_bound_, one_bound_),
-        .rule = std::string(schedule_name(options_.warmup)),
-        .space =
-            ends_.alone() ? "one pipeline, on any devices in any order" : "one pipeline or more, on any devices in any order"};
+    best->evidence =
+        search_evidence{.objective_value = value,
+                        .objective_bound = std::min(value, proved),
+                        // Under another rule sets were judged under that one alone.
+                        .complete = (complete_ && algebra_.is_exact()) ||
+                                    std::min(value, asked_.beat) * (1 - options_.gap) <= proved * (1 + tolerance::sums),
+                        .work = {{"plans", found_.plans()}, {"ends of stages", looked_at_}},
+                        .sum_bound = std::min(several_bound_, one_bound_),
+                        .rule = std::string(schedule_name(options_.warmup)),
+                        .space = ends_.alone() ? "one pipeline, on any devices in any order"
+                                               : "one pipeline or more, on any devices in any order"};
     return *std::move(best);
   }
 

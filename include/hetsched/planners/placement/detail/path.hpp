@@ -406,7 +406,9 @@ class placement_path {
       ++counts[p];
       double rents = stage_rent_ * (l.stages + 1);
       for (std::size_t q = 0; q < pools; ++q) rents += pool_rents_[q] * counts[q];
-      for (int i = std::max(starts_[cell(l.first, k)], earliest(k, l.first, in_flight)); i < l.first; ++i) {
+      // Each stage that is still to come takes a layer.
+      const int left = chain_.stages - l.stages - 1;
+      for (int i = std::max({starts_[cell(l.first, k)], earliest(k, l.first, in_flight), left}); i < l.first; ++i) {
         if (i == 0 && chain_.stages > 0 && l.stages + 1 != chain_.stages) continue;
         const double cost = l.cost + across + (weigh_ ? seconds(k, i, l.first) : 0.0);
         double bound = cost + rents + rest_[cell(i, k)] - all_rents;
