@@ -191,8 +191,8 @@ std::vector<joint_outcome> on_nccl(const joint_task& t, fake_devices& devices, s
     pipeline_executor<fake_tensor, device_layer, nccl_ranks, no_stager, cuda_backend<cuda_check::api>> executor(
         t.order, std::span(stages), t.groups(), end, {.deadline_s = deadline_s}, {}, backend);
     for (int i = 0; i < steps; ++i) {
-      executor.step(std::span<const fake_tensor>(inputs), std::span<const fake_tensor>(targets), fake_loss,
-                    [&](std::size_t s) { groups[s].data().all_reduce(stages[s].gradients()[0], q); });
+      const auto add = [&](std::size_t s) { groups[s].data().all_reduce(stages[s].gradients()[0], q); };
+      executor.step(std::span<const fake_tensor>(inputs), std::span<const fake_tensor>(targets), fake_loss, {.ended = add});
       if (i == 0 && between && end.rank() == 0) between();
     }
     auto& own = all[static_cast<std::size_t>(end.rank())];
