@@ -54,8 +54,8 @@ comparison_row row_of(const planner_entry& planner, const plan_arguments& input,
     row.reason = judged.why_not().reason;
     return row;
   }
-  const auto mode = std::find(send_modes.begin(), send_modes.end(), input.sends) - send_modes.begin();
-  if (mode != 0) row.held_up_s = iteration_under(*judged, static_cast<send_mode>(mode));
+  const auto sends = source.sends(input.sends, judged->plan);
+  if (sends != send_mode::asynchronous) row.held_up_s = iteration_under(*judged, sends);
   row.plan = std::move(judged->plan);
   row.plan.evidence = evidence;
   for (const auto& g : views::device_groups(row.plan)) row.devices += g.mesh.device_count();
@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
                  "a,b,...: which, in that order (all but the baselines uniform, amp, metis_like and alpa_like)")
       ->delimiter(',');
   app.add_option("--sends", input.sends,
-                 "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (asynchronous)")
+                 "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (the stack's)")
       ->check(CLI::IsMember({"asynchronous", "grouped", "blocking"}));
   add_search_options(app, input);
   app.add_option("--report", input.report, "HTML page with a picture, to write");

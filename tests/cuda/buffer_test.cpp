@@ -11,6 +11,8 @@
 #include <thread>
 #include <utility>
 
+#include <hetsched/cuda/graphs.hpp>
+
 #include "fake_layers.hpp"
 
 using namespace hetsched;
@@ -193,6 +195,28 @@ TEST_CASE("[threads] memory from outside comes back when all queues have done wi
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
   CHECK_THROWS_WITH_AS(fake_devices(cuda_check::api{&machine}, {}, {.free = brought.adopted().free}),
                        "cuda_adoption has no allocate, but the other half", input_error);
+}
+
+TEST_CASE("[threads] an owner that is a buffer may end while memory is allocated for a graph") {
+  cuda_check::machine machine({.stops_after = 1});
+  outside brought(machine);
+  {
+    fake_devices devices(cuda_check::api{&machine}, {}, brought.adopted());
+    const auto q = devices.make_queue(0, "q");
+    const auto current = q.make_current();
+    {
+      auto arena = std::make_shared<buffer>(q, 1024);
+      auto* const part = arena->data();
+      const buffer view = buffer::view(q, part, 256, std::move(arena));
+      REQUIRE(machine.set_zero(part, 256, q.stream()) == 0);
+    }
+    machine.resume();
+    q.finish();
+    CHECK(brought.blocks_out() == 1);  // nobody has asked
+    const detail::cuda_graph<cuda_check::api> graph(q, [&] { const buffer inside(q, 64); });
+    CHECK(brought.blocks_out() == 1);  // the graph's
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
 }
 
 TEST_CASE("[threads] a view keeps its owner until all queues have done with it, those of work without marks, too") {

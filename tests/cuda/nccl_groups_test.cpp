@@ -158,9 +158,10 @@ std::vector<joint_outcome> on_threads(const joint_task& t, int steps) {
     }
     pipeline_executor<matrix<double>, host_layer, threads> executor(t.order, std::span(stages), t.groups(), end,
                                                                     {.deadline_s = 20});
+    const auto add = [&](std::size_t s) { groups[s].data().all_reduce(std::span(stages[s].gradients()[0].data(), 1)); };
     for (int i = 0; i < steps; ++i)
       executor.step(std::span<const matrix<double>>(inputs), std::span<const matrix<double>>(targets), task<double>::loss,
-                    [&](std::size_t s) { groups[s].data().all_reduce(std::span(stages[s].gradients()[0].data(), 1)); });
+                    {.ended = add});
     auto& own = all[static_cast<std::size_t>(end.rank())];
     own.losses.assign(executor.losses().begin(), executor.losses().end());
     for (auto& s : stages) own.gradients.push_back(s.gradients()[0]);

@@ -59,6 +59,7 @@ class cuda_buffer {
         home_.devices().free(home_, data_, bytes_, reads_);
     } catch (const std::exception&) {
       // The device has failed, and the next call says so; or there is no memory to say who uses this, which is not freed then.
+      detail::never_end(std::move(owner_));
     }
   }
   void swap(cuda_buffer& other) noexcept {

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <set>
 #include <stop_token>
@@ -37,6 +38,17 @@ struct cuda_options {
   double deadline_s = 60;       ///< how long the host waits for a queue that makes no progress
 };
 
+namespace detail {
+
+/// Keeps it for good, without memory for that.
+inline void never_end(std::shared_ptr<const void> owner) noexcept {
+  using kept = std::shared_ptr<const void>;
+  alignas(kept) std::byte place[sizeof(kept)];
+  ::new (static_cast<void*>(place)) kept(std::move(owner));
+}
+
+}  // namespace detail
+
 /// What a trainer brings along, for cuda_devices to use in place of what these would make: its own allocator, its own streams.
 /// What is empty they make. Several threads may call these at a time.
 template <cuda_api Api>
@@ -49,7 +61,8 @@ struct cuda_adoption {
   /// done with it, which may be some time after a buffer's end. Does not throw.
   std::function<void(void*, std::size_t bytes, int device, stream_type)> free = {};
   /// The stream for a queue of the device, of the name: as errors have it, such as "rank 0's computations". Several queues may
-  /// have one; it outlives the cuda_devices. null: one is made.
+  /// have one; it outlives the cuda_devices. null: one is made. CUDA's default stream, whose handle is null, cannot be brought
+  /// along, but cudaStreamLegacy and streams of one's own can.
   std::function<stream_type(int device, const std::string& name)> stream = {};
 };
 
@@ -72,6 +85,7 @@ class captured_memory {
   captured_memory& operator=(const captured_memory&) = delete;
   ~captured_memory() {
     try {
+      for (auto& owner : kept_) q_.devices().keep(q_, std::move(owner), {});  // behind what was launched last
       settle();
       for (const auto& [memory, bytes] : all_) q_.devices().forget_captured(q_, memory, bytes);
     } catch (const std::exception&) {
@@ -250,10 +264,13 @@ class cuda_devices {
       const std::lock_guard lock(guard_);
       if (!p.allocates) p.allocates = &make_stream(q.device(), "memory of CUDA graphs");
     }
-    const std::lock_guard lock(p.captured_guard);
-    p.has_captured = true;
-    auto* const made = allocate_on(q, bytes, p.allocates->stream());
-    p.captured.insert(made);
+    auto* const made = allocate_on(q, bytes, p.allocates->stream());  // which may let owners go, and these free what is captured
+    {
+      const std::lock_guard lock(p.captured_guard);
+      p.has_captured = true;
+      p.captured.insert(made);
+    }
+    const std::lock_guard lock(p.allocates_guard);
     p.allocates->finish();  // a graph cannot wait for it; it is made once
     return made;
   }
@@ -330,17 +347,26 @@ class cuda_devices {
     }
     adopted_.free ? give_back(q.device(), memory, bytes, *q.own(), uses) : end_held();
   }
-  /// Keeps whose memory it is until what has been enqueued on q has ended, and these moments are reached.
+  /// Keeps whose memory it is until what has been enqueued on q has ended, and these moments are reached. Where nobody can say
+  /// when that is, for good: it may be in use.
+  /// Throws: cuda_error, and std::bad_alloc.
   void keep(const cuda_queue<Api>& q, std::shared_ptr<const void> owner, std::vector<cuda_moment<Api>> uses) {
-    held until{.uses = std::move(uses), .owner = std::move(owner)};
-    if (!q.on_host()) {
-      const std::lock_guard no_capture(q.own()->capture_guard());
-      if (auto* const capturing = q.own()->capturing()) return capturing->keep(std::move(until.owner));
-      const auto current = q.make_current();
-      q.own()->require(api_.create_event(until.event.emplace()), "cudaEventCreateWithFlags");
-      q.own()->require(api_.record(*until.event, q.stream()), "cudaEventRecord");
+    held until;
+    try {
+      until.uses = std::move(uses);
+      until.owner = owner;
+      if (!q.on_host()) {
+        const std::lock_guard no_capture(q.own()->capture_guard());
+        if (auto* const capturing = q.own()->capturing()) return capturing->keep(owner);
+        const auto current = q.make_current();
+        q.own()->require(api_.create_event(until.event.emplace()), "cudaEventCreateWithFlags");
+        q.own()->require(api_.record(*until.event, q.stream()), "cudaEventRecord");
+      }
+      hold(std::move(until));
+    } catch (...) {
+      detail::never_end(std::move(owner));
+      throw;
     }
-    hold(std::move(until));
   }
 
  private:
@@ -363,6 +389,7 @@ class cuda_devices {
     stream_type* frees = nullptr;            ///< waits so that no queue has to
     stream_type* allocates = nullptr;        ///< for work that is captured; null: none was yet
     std::vector<stream_type*> idle_streams;  ///< that were lent
+    std::mutex allocates_guard;              ///< the stream is of one thread at a time
     std::atomic<bool> has_captured = false;
     std::mutex captured_guard;
     std::set<void*> captured;  ///< memory of graphs
@@ -426,6 +453,14 @@ class cuda_devices {
     }
     for (const auto& m : all)
       if (m.stream()) m.stream()->wait_for(m.point());
+    // Events do not tell who is behind: they are asked.
+    const auto is_left = [&] {
+      const std::lock_guard lock(held_guard_);
+      return std::any_of(held_.begin(), held_.end(), [&](const auto& h) { return h.event && !h.is_idle(api_); });
+    };
+    constexpr std::chrono::microseconds pause(50);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(options_.deadline_s);
+    while (is_left() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(pause);
     end_held();
   }
 

@@ -433,7 +433,7 @@ class plan_finder {
 
   // Where nobody asks for a schedule, a target's plans have any that it runs: baselines go back to 1F1B where theirs has no room.
   [[nodiscard]] bool runs_already(const plan& p) const {
-    const bool any = request_.schedule.empty() && request_.target;
+    const bool any = request_.schedule.empty() && request_.target && is_baseline(planner_);
     return std::all_of(p.pipelines.begin(), p.pipelines.end(), [&](const auto& line) {
       return line.schedule.name == schedule_ || (any && allows(*request_.target, line.schedule.name));
     });

@@ -187,7 +187,14 @@ TEST_CASE("precision is what devices compute in, and gradients are as the stack 
   auto eighths = on_a;
   eighths.plan.setting.stack = *find_training_stack("megatron");
   eighths.plan.setting.stack->fp8_products = true;
-  CHECK(flags(eighths, "", true).at("--fp8-format") == "hybrid");
+  eighths.plan.setting.stack->name = "eighths";
+  CHECK(flags(eighths, "", false).at("--fp8-format") == "hybrid");
+  CHECK(export_megatron(place_plan(eighths, "Megatron-LM")).remarks.empty());
+  // A100 have none.
+  CHECK(flags(eighths, "", true).count("--fp8-format") == 0);
+  const auto without = export_megatron(place_plan(eighths, "Megatron-LM", hosts_of_two_sizes())).remarks;
+  REQUIRE(without.size() == 1);
+  CHECK(has(without[0], "priced with products in fp8, where devices have it; Megatron-LM is not told to use it"));
   // A V100 is priced in fp16 where the model is of bf16.
   const auto on_v = plan_of({{.end = 9, .subcluster = 1, .first_device = 0}, {.end = 18, .subcluster = 1, .first_device = 1}});
   CHECK(flags(on_v, "megatron", true).count("--fp16") == 1);

@@ -29,7 +29,13 @@ TEST_CASE("stages of PyTorch's pipelining read back are the plan's, and so is th
       CHECK(s["last_layer"] == placed.layout.stages[v].layers.last - 1);
       CHECK(s["modules"].size() == static_cast<std::size_t>(placed.layout.stages[v].layers.size()));
       CHECK(s["pipeline_rank"] == placed.order().rank(0, static_cast<int>(v)));
-      CHECK(s["recompute"] == name_of(planned[s["pipeline_rank"]].recompute));
+      const auto how = planned[s["pipeline_rank"]].recompute;
+      CHECK(s["recompute"] == name_of(how));
+      // Embedding and head are not recomputed, nor priced so.
+      const int first = std::max<int>(s["first_layer"], 1), last = std::min<int>(s["last_layer"], placed.layers() - 2);
+      CHECK(s["recomputed_layers"].size() ==
+            (how == recomputation::full ? static_cast<std::size_t>(std::max(last - first + 1, 0)) : 0));
+      for (const auto& l : s["recomputed_layers"]) CHECK((l >= first && l <= last));
     }
     const auto order = parse_schedule_csv(made.text("schedule.csv"));
     CHECK(order.rank_of == placed.order().rank_of);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include "../documents.hpp"
 
@@ -44,6 +45,16 @@ TEST_CASE("stack.json: what it says, over the stack that it is like; and back") 
   for (const auto& known : training_stacks()) {
     CHECK(read_stack(known.name) == known);
     CHECK(parse_stack(to_json(known), "again") == known);
+  }
+}
+
+TEST_CASE("stack.json: of a known name, what files did not always tell is as it is known") {
+  for (const auto* name : {"megatron", "deepspeed"}) {
+    const auto known = find_training_stack(name).value();
+    REQUIRE(known.sends != send_mode::asynchronous);
+    auto old = nlohmann::json::parse(to_json(known));
+    old.erase("sends"), old.erase("products");
+    CHECK(parse_stack(old.dump(), "old.json") == known);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
 
 #include <hetsched/io/json_reader.hpp>
 
@@ -44,6 +45,14 @@ TEST_CASE("target.json: what it says, over the target that it is like; and back"
     CHECK(parse_target(to_json(known), "again") == known);
   }
   CHECK(parse_target(R"({"format": "hetsched/target", "version": 1, "name": "any"})", "any.json") == plan_target{.name = "any"});
+}
+
+TEST_CASE("target.json: of a known name, what files did not always tell is as it is known") {
+  const auto known = find_plan_target("torchtitan").value();
+  REQUIRE(!known.recompute_parted);
+  auto old = nlohmann::json::parse(to_json(known));
+  old.erase("recompute_parted");
+  CHECK(parse_target(old.dump(), "old.json") == known);
 }
 
 TEST_CASE("target.json: complaints name the place") {

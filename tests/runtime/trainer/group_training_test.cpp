@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include <hetsched/runtime/group/stage_group.hpp>
+#include <hetsched/runtime/trainer/train_on_threads.hpp>
 
 #include "../../sanitizer_share.hpp"
 #include "../packed_layers.hpp"
@@ -342,6 +344,25 @@ TEST_CASE("[threads] ranges of tensors whose number and lengths change with the 
   }
 }
 
+TEST_CASE("[threads] half_squares is the same loss for any number of data ranks") {
+  const toy<double> t;
+  const auto make = [&](int l) { return t.make(l); };
+  const auto loss_of = [&](int data) {
+    const auto layout = grouped(t.layers, gpipe(1, 1), 4, data_only({data}));
+    const auto step = [&](auto& trainer, int) {
+      matrix<double> own(4u / static_cast<unsigned>(data), toy<double>::width);
+      std::fill_n(own.data(), own.rows() * own.columns(), 0.25);
+      const std::vector<matrix<double>> inputs{own}, targets{matrix<double>(own.rows(), toy<double>::width)};
+      return trainer.step(inputs, targets, half_squares());
+    };
+    return train_on_threads<matrix<double>>(layout, make, {4, toy<double>::width}, 2, step, sgd{.learning_rate = 0.1}).back();
+  };
+  const auto one = loss_of(1), two = loss_of(2);
+  CHECK(one.loss > 0);
+  CHECK(two.loss == doctest::Approx(one.loss).epsilon(1e-12));
+  CHECK(two.gradient_norm == doctest::Approx(one.gradient_norm).epsilon(1e-12));
+}
+
 TEST_CASE("packed parts that do not fit, and what holds none, are told") {
   using parts = three_parts::parts;
   const auto why = [](auto&& body) {
@@ -382,6 +403,12 @@ TEST_CASE("packed parts that do not fit, and what holds none, are told") {
   std::uint32_t extent = 1u << 31;
   std::memcpy(reinterpret_cast<std::byte*>(wrong.data()) + 8, &extent, sizeof extent);
   CHECK(why([&] { (void)last.forward(wrong, b); }) == "the input is not of packed parts: part 0 is longer than its rows");
+  // A row of another sender, whose parts are shorter.
+  wrong = between;
+  extent = 2;
+  std::memcpy(reinterpret_cast<std::byte*>(wrong.data() + 9) + 8, &extent, sizeof extent);
+  CHECK(why([&] { (void)last.forward(wrong, b); }) ==
+        "the input is not of packed parts: row 1 has parts of other shapes than row 0");
 }
 
 TEST_CASE("[threads] shares of the state that ZeRO shares out change no bit, and each rank holds its share") {

@@ -24,11 +24,20 @@ namespace hetsched {
 [[nodiscard]] std::optional<double> iteration_under_1f1b(const placed_plan& placed);
 
 /// In sentences, where a target runs its own 1F1B, plain or interleaved, in place of the plan's schedule, and where the plan is
-/// priced for another stack than the target's, which `stack` names.
-[[nodiscard]] std::vector<std::string> remarks_under_1f1b(const placed_plan& placed, std::string_view stack);
+/// priced for another stack than the target's, as stack_remarks.
+[[nodiscard]] std::vector<std::string> remarks_under_1f1b(const placed_plan& placed, std::string_view stack, bool fp8 = false);
 
-/// In a sentence, where the plan is priced for another stack than the target's, which `stack` names.
-[[nodiscard]] std::vector<std::string> stack_remarks(const placed_plan& placed, std::string_view stack);
+/// In sentences, where the plan is priced for another stack than the target's, which `stack` names, and where products in fp8
+/// are priced and its files do not ask for them (`fp8`: they do).
+[[nodiscard]] std::vector<std::string> stack_remarks(const placed_plan& placed, std::string_view stack, bool fp8 = false);
+
+namespace detail {
+
+[[nodiscard]] inline std::string fp8_remark(const placed_plan& placed) {
+  return "the plan is priced with products in fp8, where devices have it; " + placed.target + " is not told to use it";
+}
+
+}  // namespace detail
 
 }  // namespace hetsched
 

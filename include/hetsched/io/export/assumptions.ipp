@@ -108,7 +108,7 @@ HETSCHED_INLINE std::optional<double> iteration_under_1f1b(const placed_plan& pl
   return predicted + makespan(plain) - makespan(placed.order());
 }
 
-HETSCHED_INLINE std::vector<std::string> remarks_under_1f1b(const placed_plan& placed, std::string_view stack) {
+HETSCHED_INLINE std::vector<std::string> remarks_under_1f1b(const placed_plan& placed, std::string_view stack, bool fp8) {
   const bool interleaved = placed.order().stages > placed.order().ranks;
   const auto& name = placed.line().schedule.name;
   std::vector<std::string> found;
@@ -118,15 +118,21 @@ HETSCHED_INLINE std::vector<std::string> remarks_under_1f1b(const placed_plan& p
                     ", not the plan's schedule " + name +
                     (there ? ": about " + format_seconds(*there) + " an iteration there" : ""));
   }
-  for (auto& more : stack_remarks(placed, stack)) found.push_back(std::move(more));
+  for (auto& more : stack_remarks(placed, stack, fp8)) found.push_back(std::move(more));
   return found;
 }
 
-HETSCHED_INLINE std::vector<std::string> stack_remarks(const placed_plan& placed, std::string_view stack) {
+HETSCHED_INLINE std::vector<std::string> stack_remarks(const placed_plan& placed, std::string_view stack, bool fp8) {
   const auto& of = placed.setting().stack;
   if (!of || of->name == stack) return {};
-  return {"the plan is priced for stack " + of->name + "; hetsched-plan --stack " + std::string(stack) + " prices what " +
-          placed.target + " does"};
+  std::vector<std::string> found;
+  if (of->fp8_products && !fp8) found.push_back(detail::fp8_remark(placed));
+  auto rest = find_training_stack(stack);
+  if (rest) rest->name = of->name, rest->fp8_products = of->fp8_products;
+  if (rest != of)
+    found.push_back("the plan is priced for stack " + of->name + "; hetsched-plan --stack " + std::string(stack) +
+                    " prices what " + placed.target + " does");
+  return found;
 }
 
 }  // namespace hetsched

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io/export/assumptions.hpp>
 #include <hetsched/io/export/hosts.hpp>
 #include <hetsched/io/export/megatron.hpp>
@@ -12,6 +15,15 @@
 namespace hetsched {
 
 namespace detail {
+
+/// The plan is priced with products in fp8, and all its devices have them, as far as they are known.
+[[nodiscard]] inline bool asks_for_fp8(const placed_plan& placed) {
+  const auto& stack = placed.setting().stack;
+  const auto used = placed.subclusters();
+  return stack && stack->fp8_products && (!placed.hardware || std::all_of(used.begin(), used.end(), [&](int s) {
+           return multiplies_fp8(at(placed.hardware->subclusters, s).device);
+         }));
+}
 
 /// --bf16 or --fp16, and in which precision gradients are kept and added up. Megatron-LM has fp32 gradients with bf16, and 16
 /// bits with fp16, unless it is told otherwise.
@@ -22,7 +34,7 @@ inline void add_precision(const placed_plan& placed, std::vector<std::string>& f
   const int bytes = gradient_bytes(placed, *used);
   if (used == precision::bf16 && bytes > 0 && bytes < 4) flags.push_back("--grad-reduce-in-bf16");
   if (bytes >= 4) flags.push_back("--accumulate-allreduce-grads-in-fp32");
-  if (const auto& stack = placed.setting().stack; stack && stack->fp8_products) flags.push_back("--fp8-format hybrid");
+  if (asks_for_fp8(placed)) flags.push_back("--fp8-format hybrid");
 }
 
 }  // namespace detail
@@ -85,7 +97,8 @@ HETSCHED_INLINE plan_export export_megatron(const placed_plan& placed) {
   for (auto& f : launch_files(placed, program, "export CUDA_DEVICE_MAX_CONNECTIONS=1\n")) result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
   result.files.push_back({"ranks.json", ranks_json(placed)});
-  for (auto& more : remarks_under_1f1b(placed, "megatron")) result.remarks.push_back(std::move(more));
+  for (auto& more : remarks_under_1f1b(placed, "megatron", detail::asks_for_fp8(placed)))
+    result.remarks.push_back(std::move(more));
   return result;
 }
 

@@ -51,12 +51,14 @@ def load(name):
     return getattr(module, function)
 
 
-class Recomputed(nn.Sequential):
-    """Layers of which only the inputs are kept for the backward pass; the names of parameters are those of nn.Sequential."""
+class Stage(nn.Sequential):
+    """Layers, of some of which only the inputs are kept for the backward pass."""
+
+    recomputed = ()
 
     def forward(self, x):
-        for layer in self:
-            x = checkpoint(layer, x, use_reentrant=False)
+        for n, layer in enumerate(self):
+            x = checkpoint(layer, x, use_reentrant=False) if n in self.recomputed else layer(x)
         return x
 
 
@@ -95,8 +97,8 @@ def main():
     stages = []
     for s in plan["stages"]:
         if s["pipeline_rank"] == place:
-            kind = {"none": nn.Sequential, "full": Recomputed}[s["recompute"]]
-            part = kind(*layers[s["first_layer"]:s["last_layer"] + 1]).to(device)
+            part = Stage(*layers[s["first_layer"]:s["last_layer"] + 1]).to(device)
+            part.recomputed = [n - s["first_layer"] for n in s["recomputed_layers"]]
             stages.append(PipelineStage(part, s["stage"], count, device, group=lines[replica]))
     loss = options.loss or (nn.MSELoss() if options.model is example_model else nn.CrossEntropyLoss())
     schedule = _PipelineScheduleRuntime(stages, plan["microbatches"], loss_fn=loss)
@@ -128,6 +130,11 @@ if __name__ == "__main__":
     main()
 )py";
 
+/// Embedding and head of a model, which are not priced as recomputed. In plans of other costs layers are what they are.
+[[nodiscard]] inline bool is_end(const placed_plan& placed, int layer) {
+  return !placed.setting().granularity.empty() && (layer == 0 || layer == placed.layers() - 1);
+}
+
 }  // namespace detail
 
 HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
@@ -140,12 +147,16 @@ HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
     for (int l = layers.first; l < layers.last; ++l) modules.push_back(module_name(placed, l));
     const int rank = order.rank(0, static_cast<int>(v));
     const bool recomputes = at(line.stages, rank).recompute != recomputation::none;
+    auto recomputed = nlohmann::ordered_json::array();
+    for (int l = layers.first; l < layers.last && recomputes; ++l)
+      if (!detail::is_end(placed, l)) recomputed.push_back(l);
     stages.push_back({{"stage", v},
                       {"pipeline_rank", rank},
                       {"first_layer", layers.first},
                       {"last_layer", layers.last - 1},
                       {"modules", std::move(modules)},
-                      {"recompute", name_of(recomputes ? recomputation::full : recomputation::none)}});
+                      {"recompute", name_of(recomputes ? recomputation::full : recomputation::none)},
+                      {"recomputed_layers", std::move(recomputed)}});
   }
   plan_export result;
   (void)common_zero(placed, 0, result.remarks);
@@ -160,6 +171,8 @@ HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
                   {"ranks.json", ranks_json(placed)}};
   for (auto& f : launch_files(placed, "\"$here/run.py\"")) result.files.push_back(std::move(f));
   for (auto& f : assumption_files(placed)) result.files.push_back(std::move(f));
+  if (const auto& stack = placed.setting().stack; stack && stack->fp8_products)
+    result.remarks.push_back(detail::fp8_remark(placed));
   for (std::size_t s = 0; s < line.stages.size(); ++s)
     if (line.stages[s].recompute == recomputation::selective) {
       result.remarks.push_back("stage " + std::to_string(s) + " recomputes selectively, and in run.py whole layers");

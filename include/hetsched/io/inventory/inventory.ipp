@@ -84,7 +84,7 @@ template <class Number>
 [[nodiscard]] inline std::string group_name(std::string_view host) {
   if (is_ipv6(host)) {  // those that differ behind the last colon
     const auto end = host.find_last_not_of(':', host.rfind(':'));
-    return std::string(end == host.npos ? host : host.substr(0, end + 1));
+    return std::string(end == host.npos ? "::" : host.substr(0, end + 1));
   }
   auto name = host.substr(0, host.find('.'));
   while (!name.empty() && std::isdigit(static_cast<unsigned char>(name.back()))) name.remove_suffix(1);

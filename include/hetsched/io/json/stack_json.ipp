@@ -135,9 +135,12 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
   if (const auto products = value.find("products")) s.fp8_products = choice_of(*products, product_names) == 1;
   if (const auto sends = value.find("sends")) s.sends = static_cast<send_mode>(choice_of(*sends, send_modes));
   if (const auto launch = value.find("host_launch_us")) s.host_launch_s = launch->number(0, 1e6) * 1e-6;
-  // A name stands for the same figures wherever it is read.
-  if (const auto known = find_training_stack(s.name); known && *known != s)
-    name.expected("another name: " + s.name + " is one that the library knows, with other figures");
+  // A name stands for the same figures wherever it is read; what files did not always tell is as it is known.
+  if (const auto known = find_training_stack(s.name)) {
+    if (!value.find("sends")) s.sends = known->sends;
+    if (!value.find("products")) s.fp8_products = known->fp8_products;
+    if (*known != s) name.expected("another name: " + s.name + " is one that the library knows, with other figures");
+  }
   return s;
 }
 

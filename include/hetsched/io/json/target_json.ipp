@@ -106,9 +106,11 @@ inline constexpr target_rule target_rules[] = {{"recompute_parted", &plan_target
   } catch (const input_error& wrong) {
     value.fail(wrong.what());
   }
-  // A name stands for the same rules wherever it is read.
-  if (const auto known = find_plan_target(t.name); known && *known != t)
-    name.expected("another name: " + t.name + " is one that the library knows, with other rules");
+  // A name stands for the same rules wherever it is read; what files did not always tell is as it is known.
+  if (const auto known = find_plan_target(t.name)) {
+    if (!value.find("recompute_parted")) t.recompute_parted = known->recompute_parted;
+    if (*known != t) name.expected("another name: " + t.name + " is one that the library knows, with other rules");
+  }
   return t;
 }
 

@@ -396,7 +396,7 @@ class pipeline_trainer {
 
   template <class MakeLayer>
   void construct(MakeLayer& make_layer, const layer_shapes& shape_after) {
-    constexpr bool takes_group = requires(const group_type& group) { make_layer(0, group); };
+    constexpr bool takes_group = std::is_invocable_v<MakeLayer&, int, const group_type&>;  // nvcc fails for a requires here
     const auto make = [&](int layer, [[maybe_unused]] const group_type& group) -> Layer {
       if constexpr (takes_group)
         return make_layer(layer, group);

@@ -45,12 +45,12 @@ struct trainer_options {
   loss_scaling scaling = {};
   std::int64_t configuration_digest = 0;  ///< of whatever else has to be the same on all ranks, which is all it is used for
   /// Of parameters that several ranks hold, each rank keeps the optimizer's state of a part only, updates this part, and sends it
-  /// to the others: the same bits in less memory (ZeRO-1). Requires an optimizer that takes every element for itself; it sees
-  /// tensors of the shape {1, elements}. A rank that is lost while parameters travel leaves others with the state after the
-  /// update and the parameters before: go on from a checkpoint then. Without it, that is so for what stages of ZeRO stage 1 or 2
-  /// hold (group_layout::zero). At stage 2 the gradients of such parameters are empty tensors, too, once they are summed and
-  /// until the next step begins, and the exchange has buffers only while it runs: layers hold their tensors, not their elements,
-  /// and steps allocate.
+  /// to the others: less memory (ZeRO-1), and the same bits (over NCCL with sums_in_order). Requires an optimizer that takes
+  /// every element for itself; it sees tensors of the shape {1, elements}. A rank that is lost while parameters travel leaves
+  /// others with the state after the update and the parameters before: go on from a checkpoint then. Without it, that is so for
+  /// what stages of ZeRO stage 1 or 2 hold (group_layout::zero). At stage 2 the gradients of such parameters are empty tensors,
+  /// too, once they are summed and until the next step begins, and the exchange has buffers only while it runs: layers hold their
+  /// tensors, not their elements, and steps allocate.
   bool shard_optimizer = false;
   std::size_t bucket_bytes = std::size_t{4} << 20;  ///< most of gradients that travels at once
   /// Where gradients can be summed by collectives, as over NCCL, they are: so many bytes at once, in an order of addition that is

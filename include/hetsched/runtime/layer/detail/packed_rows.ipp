@@ -103,6 +103,9 @@ HETSCHED_INLINE std::vector<tensor_shape> packed_shapes(const std::byte* from, s
     left -= bytes;
   }
   if (left < place) wrong("its parts are longer than its rows");
+  for (std::size_t row = 1; row < rows; ++row)  // of several senders
+    if (std::memcmp(from, from + row * row_bytes, place) != 0)
+      wrong("row " + std::to_string(row) + " has parts of other shapes than row 0");
   return shapes;
 }
 
