@@ -32,7 +32,8 @@ TEST_CASE("stages of PyTorch's pipelining read back are the plan's, and so is th
       const auto how = planned[s["pipeline_rank"]].recompute;
       CHECK(s["recompute"] == name_of(how));
       // Embedding and head are not recomputed, nor priced so.
-      const int first = std::max<int>(s["first_layer"], 1), last = std::min<int>(s["last_layer"], placed.layers() - 2);
+      const int first = std::max(s["first_layer"].get<int>(), 1),
+                last = std::min(s["last_layer"].get<int>(), placed.layers() - 2);
       CHECK(s["recomputed_layers"].size() ==
             (how == recomputation::full ? static_cast<std::size_t>(std::max(last - first + 1, 0)) : 0));
       for (const auto& l : s["recomputed_layers"]) CHECK((l >= first && l <= last));
