@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-compare as a user calls it.
 #include <cstddef>
+#include <iterator>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -59,6 +62,23 @@ TEST_CASE("hetsched-compare: each planner's plan is the one that hetsched-plan m
   CHECK(page.find("hexiscale") != std::string::npos);
 }
 
+TEST_CASE("hetsched-compare: plans whose transfers hold ranks up stand beside those whose transfers do not") {
+  const workplace w;
+  w.put("c.json", cluster_text);
+  w.put("m.json", model_text);
+  // As the stack sends; virtual_1f1b posts transfers ahead, so that nothing waits for them.
+  const auto waits = w.run("hetsched-compare --stack megatron --planners hetauto,interop_dp" + input);
+  REQUIRE(waits.status == 0);
+  CHECK(waits.output.find("iteration  with sends  times best") != std::string::npos);
+  const auto row = [&](const std::string& planner) {
+    std::istringstream words(waits.output.substr(waits.output.find('\n' + planner) + 1));
+    std::vector<std::string> found{std::istream_iterator<std::string>(words), {}};
+    return found;
+  };
+  CHECK(row("hetauto").at(3) == "-");
+  CHECK(row("interop_dp").at(3) != "-");
+}
+
 TEST_CASE("hetsched-compare: baselines are asked by name only, use all devices and hand in what hetsched-predict says of them") {
   const workplace w;
   w.put("c.json", cluster_text);
@@ -66,6 +86,7 @@ TEST_CASE("hetsched-compare: baselines are asked by name only, use all devices a
   const auto usual = w.run("hetsched-compare" + input);
   REQUIRE(usual.status == 0);
   CHECK(usual.output.find("uniform") == std::string::npos);
+  CHECK(usual.output.find("with sends") == std::string::npos);
   const auto run =
       w.run("hetsched-compare --json --sends blocking --planners uniform,amp,metis_like,alpa_like,parallel_pipelines" + input);
   REQUIRE(run.status == 0);

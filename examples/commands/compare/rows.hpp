@@ -65,9 +65,14 @@ struct comparison_row {
   return best;
 }
 
+/// Whether transfers hold ranks up in a plan; under some schedules they do not.
+[[nodiscard]] inline bool any_held_up(const std::vector<comparison_row>& rows) {
+  return std::any_of(rows.begin(), rows.end(), [](const auto& r) { return r.held_up_s.has_value(); });
+}
+
 /// The cells of a row behind the planner's name.
 [[nodiscard]] inline std::vector<std::string> cells_of(const comparison_row& r, const comparison_row& best, double bound_of_all,
-                                                       int all_devices) {
+                                                       int all_devices, bool with_sends) {
   using namespace hetsched;
   const double seconds = r.plan.predicted.iteration_s, bound = bound_of(r.plan);
   const auto left = headroom(r.plan);
@@ -81,15 +86,14 @@ struct comparison_row {
                                  left ? format_bytes(*left) : "-",
                                  std::to_string(r.devices) + " of " + std::to_string(all_devices),
                                  format_seconds(r.search_s)};
-  if (r.held_up_s) cells.insert(cells.begin() + 1, format_seconds(*r.held_up_s));
+  if (with_sends) cells.insert(cells.begin() + 1, r.held_up_s ? format_seconds(*r.held_up_s) : "-");
   return cells;
 }
 
 [[nodiscard]] inline std::vector<std::string> comparison_columns(const std::vector<comparison_row>& rows) {
   std::vector<std::string> columns{"planner",    ">iteration",  ">times best",  ">none below", ">gap",
                                    ">pipelines", ">microbatch", ">memory left", ">devices",    ">search"};
-  if (std::any_of(rows.begin(), rows.end(), [](const auto& r) { return r.held_up_s.has_value(); }))
-    columns.insert(columns.begin() + 2, ">with sends");
+  if (any_held_up(rows)) columns.insert(columns.begin() + 2, ">with sends");
   return columns;
 }
 
@@ -101,7 +105,8 @@ struct comparison_row {
   for (const auto& r : rows) {
     if (!r.reason.empty()) continue;
     cells.push_back({r.planner});
-    for (auto& cell : cells_of(r, *best, bound_of_all(rows), all_devices)) cells.back().push_back(std::move(cell));
+    for (auto& cell : cells_of(r, *best, bound_of_all(rows), all_devices, any_held_up(rows)))
+      cells.back().push_back(std::move(cell));
   }
   return cells;
 }

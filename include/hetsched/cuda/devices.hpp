@@ -85,7 +85,7 @@ class captured_memory {
   captured_memory& operator=(const captured_memory&) = delete;
   ~captured_memory() {
     try {
-      for (auto& owner : kept_) q_.devices().keep(q_, std::move(owner), {});  // behind what was launched last
+      for (auto& owner : std::exchange(kept_, {})) q_.devices().keep(q_, std::move(owner), {});  // behind what was launched last
       settle();
       for (const auto& [memory, bytes] : all_) q_.devices().forget_captured(q_, memory, bytes);
     } catch (const std::exception&) {
