@@ -54,8 +54,8 @@ inline void never_end(std::shared_ptr<const void> owner) noexcept {
 template <cuda_api Api>
 struct cuda_adoption {
   using stream_type = typename Api::stream;
-  /// Memory of a device, to be used behind what has been enqueued on the stream. null: there is none now; then what is in use is
-  /// waited for, and it is asked once more. So it is if this throws.
+  /// Memory of a device, to be used behind what has been enqueued on the stream. null, or an exception: there is none now; then
+  /// the library waits for what it still uses, and asks once more.
   std::function<void*(std::size_t bytes, int device, stream_type)> allocate = {};
   /// Takes it back, with the stream that it was allocated with: what is enqueued there from now on may use it. Other streams have
   /// done with it, which may be some time after a buffer's end. Does not throw.
@@ -428,7 +428,7 @@ class cuda_devices {
     }
     end_held();
   }
-  /// Of what is held all that has come to its end. Calls what was adopted, and lets owners go, without a lock.
+  /// Ends what nobody uses any more. Calls what was adopted, and lets owners go, outside its lock.
   void end_held() {
     std::vector<held> ended;
     {

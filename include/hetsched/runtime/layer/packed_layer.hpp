@@ -195,11 +195,11 @@ struct packed_room {
 /// with these types:
 ///   forward(const Input&, context&) -> Output, backward(const Output& gradient, context&) -> Input, its gradient, ...
 /// and parameters and gradients of Tensor. All parts have the same first extent, the rows, over which data ranks share them.
-/// Parts without gradients (has_gradient) have none: what backward gets and returns in their place is not looked at, and is not
-/// sent. Shapes may change from step to step, and from one microbatch to another, within the room that the boundary has; not
-/// among the data ranks of a stage in one microbatch, which is refused. Costs a copy of all parts at either end of the layer,
-/// between layers of one stage, too. Requires: parts, like Tensor, are in host memory. Throws: input_error for an input that is
-/// not packed of such parts, and for parts that have not the same rows, are not contiguous or do not fit.
+/// What backward gets and returns in place of a part without gradients (has_gradient) is neither looked at nor sent. Shapes may
+/// change from step to step, and from one microbatch to another, within the room that the boundary has; not among the data ranks
+/// of a stage in one microbatch, which is refused. Costs a copy of all parts at either end of the layer, between layers of one
+/// stage, too. Requires: parts, like Tensor, are in host memory. Throws: input_error for an input that is not packed of such
+/// parts, and for parts that have not the same rows, are not contiguous or do not fit.
 template <pipeline_tensor Tensor, detail::packed_side<Tensor> Input, detail::packed_side<Tensor> Output, class Layer>
 class packed_layer {
   static_assert(detail::on_host<Tensor>, "parts are packed in host memory");

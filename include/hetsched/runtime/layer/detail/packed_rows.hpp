@@ -22,16 +22,16 @@ struct packed_part {
 };
 
 /// The bytes of a row that parts take, with its header.
-/// Throws: input_error for a part that has not so many rows; `what`: they are parts of.
+/// Throws: input_error for a part with another number of rows, as a part of `what`.
 [[nodiscard]] std::size_t packed_row_bytes(std::span<const packed_part> parts, std::size_t rows, std::string_view what);
 
-/// Writes rows of so many bytes each.
+/// Writes parts as rows of row_bytes each.
 /// Requires: row_bytes is at least packed_row_bytes().
 void write_packed_rows(std::span<const packed_part> parts, std::byte* to, std::size_t rows, std::size_t row_bytes);
 
-/// The shapes of the parts in rows, of which there are some. `element_bytes`: of each part; with any_number of the only one, and
-/// of as many as there are.
-/// Throws: input_error for what does not hold such parts; `what`: it is.
+/// The shapes of the parts that rows hold; there is at least one row. `element_bytes`: of each part; with any_number one entry,
+/// for any number of parts of that type.
+/// Throws: input_error, which names `what`, for rows that hold other parts, or unlike ones.
 [[nodiscard]] std::vector<tensor_shape> packed_shapes(const std::byte* from, std::size_t rows, std::size_t row_bytes,
                                                       std::span<const std::size_t> element_bytes, bool any_number,
                                                       std::string_view what);
