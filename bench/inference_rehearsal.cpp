@@ -131,9 +131,9 @@ struct served {
 };
 
 /// One request by itself, then many.
-served serve(const gpt::config& m, const rehearsed_costs& costs, const pipeline_plan& line) {
+served serve(const gpt::config& m, const rehearsed_costs& costs, const inference_plan& line) {
   const int ranks = static_cast<int>(line.stages.size());
-  const auto in_flight = static_cast<std::size_t>(line.microbatches);
+  const auto in_flight = static_cast<std::size_t>(line.in_flight);
   std::vector<double> first_s, token_s, ends_s;
   const auto run = [&](int requests) {
     std::vector<thread_communicator<tensor>> plain = thread_communicator<tensor>::connect(ranks);
@@ -219,23 +219,22 @@ int main() {
                         pool{"60, 30, 45, 90", {60, 30, 45, 90}, {.latency_s = 5e-4, .bandwidth = 2.5e7}, 8}}) {
     const auto hardware = cluster_of(p);
     const rehearsed_costs costs{&here, p.slow, &hardware, static_cast<bytes_t>(sizeof(float)) * m.hidden};
-    const auto found = place_stages(
-        hardware, costs, {.microbatches = p.in_flight, .use_all_devices = true, .objective = plan_objective::throughput});
+    const auto found = place_inference(
+        hardware, costs, {.in_flight = p.in_flight, .use_all_devices = true, .objective = plan_objective::throughput});
     if (!found) {
       std::printf("%s\n", found.why_not().reason.c_str());
       return 1;
     }
-    const auto& line = found->pipelines.front();
-    const auto& told = *found->predicted.inference;
+    const auto& told = *found->predicted;
     const auto alone = [&] {
       auto one = *found;
-      one.pipelines.front().microbatches = 1;
+      one.in_flight = 1;
       return play_inference(hardware, costs, one, 3);
     }();
     const auto many = play_inference(hardware, costs, *found, 10 * p.in_flight);
-    const auto got = serve(m, costs, line);
+    const auto got = serve(m, costs, *found);
     std::string cut;
-    for (const auto& s : line.stages) cut += (cut.empty() ? "" : ", ") + std::to_string(s.layers.size());
+    for (const auto& s : found->stages) cut += (cut.empty() ? "" : ", ") + std::to_string(s.layers.size());
     const auto row = [&](const char* head, const char* what, double predicted, double played, double measured, const char* unit) {
       std::printf("| %s | %s, %s | %.3g | %.3g | %.3g | %+.1f %% | %+.1f %% |\n", head, what, unit, predicted, played, measured,
                   100 * (predicted / measured - 1), 100 * (played / measured - 1));

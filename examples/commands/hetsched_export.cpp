@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <variant>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -24,9 +25,10 @@ struct arguments {
 
 int export_command(const arguments& given) {
   namespace fs = std::filesystem;
-  auto file = read_plan(given.plan);
-  const auto predicted = file.plan.predicted;
-  const auto stack = file.plan.setting.stack;
+  auto file = read_any_plan(given.plan);
+  const auto* trained = std::get_if<plan_file>(&file);
+  const auto predicted = trained ? trained->plan.predicted : prediction{};
+  const auto stack = trained ? trained->plan.setting.stack : std::nullopt;
   const auto hardware = given.cluster.empty() ? std::nullopt : std::optional(read_cluster(given.cluster));
   const auto made = export_plan(std::move(file), given.to, hardware, given.plan);
   std::error_code wrong;

@@ -128,7 +128,7 @@ bool find_work(job& j) {
     for (int r = 0; r <= j.place.ranks; ++r) j.cut.push_back(layers * r / j.place.ranks);
     return true;
   }
-  auto file = read_plan(j.given.plan);
+  auto file = read_pipelines(j.given.plan);
   const auto wrong = [&](const std::string& what) { throw file_error(j.given.plan, "/pipelines", what); };
   if (file.plan.pipelines.size() != 1)
     wrong("found " + std::to_string(file.plan.pipelines.size()) + " pipelines, expected one, as by --planner placement");

@@ -72,7 +72,7 @@ std::vector<subject> read_subjects(const arguments& given) {
     auto file = read_pipeline(given.pipeline);
     return {{.times = std::move(file.times), .microbatches = file.microbatches, .schedule = {}, .line = {}, .subclusters = {}}};
   }
-  auto file = read_plan(given.plan);
+  auto file = read_pipelines(given.plan);
   std::vector<subject> found;
   for (std::size_t l = 0; l < file.plan.pipelines.size(); ++l) {
     auto& line = file.plan.pipelines[l];

@@ -4,6 +4,7 @@
 // What a plan is. What it is worth: <hetsched/evaluate.hpp>; how one is found: <hetsched/planners/...>.
 
 #include <hetsched/plan/gradient_groups.hpp>
+#include <hetsched/plan/inference_plan.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/stage_parts.hpp>

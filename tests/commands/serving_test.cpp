@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
+#include <variant>
 
 #include <doctest/doctest.h>
 
@@ -11,6 +12,14 @@
 #include <hetsched/io.hpp>
 
 #include "workplace.hpp"
+
+namespace {
+
+hetsched::inference_plan served_plan(const hetsched::test::workplace& w) {
+  return std::get<hetsched::inference_plan_file>(hetsched::read_any_plan(w.path("plan.json"))).plan;
+}
+
+}  // namespace
 
 TEST_CASE("hetsched-plan plans inference, and says what is missing") {
   const hetsched::test::workplace w;
@@ -26,18 +35,17 @@ TEST_CASE("hetsched-plan plans inference, and says what is missing") {
   REQUIRE(served.status == 0);
   CHECK(served.output.find("first token") != std::string::npos);
   CHECK(served.output.find("tokens per second") != std::string::npos);
-  const auto plan = hetsched::read_plan(w.path("plan.json")).plan;
-  REQUIRE(plan.predicted.inference);
-  CHECK(plan.pipelines[0].stages.size() == 3);
-  CHECK(plan.pipelines[0].microbatches == 4);
+  const auto plan = served_plan(w);
+  REQUIRE(plan.predicted);
+  CHECK(plan.stages.size() == 3);
+  CHECK(plan.in_flight == 4);
   const auto played = w.run("hetsched-simulate --plan plan.json --json");
   CAPTURE(played.errors);
   REQUIRE(played.status == 0);
-  const auto& line = plan.pipelines[0];
   double sum_s = 0, slowest_s = 0;
   for (std::size_t i = 0; i < 3; ++i) {
-    sum_s += line.stages[i].cost.forward_s + (i < 2 ? line.boundaries[i].forward_s : 0);
-    slowest_s = std::max({slowest_s, line.stages[i].cost.forward_s, i < 2 ? line.boundaries[i].forward_s : 0});
+    sum_s += plan.stages[i].cost.forward_s + (i < 2 ? plan.boundaries[i].forward_s : 0);
+    slowest_s = std::max({slowest_s, plan.stages[i].cost.forward_s, i < 2 ? plan.boundaries[i].forward_s : 0});
   }
   CHECK(nlohmann::json::parse(played.output)["makespan_s"].get<double>() == doctest::Approx(sum_s + 3 * slowest_s));
   CHECK(w.run("hetsched-simulate --plan plan.json --chunks 2").status == 2);
@@ -79,20 +87,19 @@ TEST_CASE("hetsched-plan plans inference of a model that is told by its layers: 
   REQUIRE(soonest.status == 0);
   CHECK(soonest.output.find("token") == std::string::npos);
   // On the fast one alone.
-  const auto alone = hetsched::read_plan(w.path("plan.json")).plan;
-  REQUIRE(alone.pipelines[0].stages.size() == 1);
-  CHECK(alone.pipelines[0].stages[0].cost.weight_bytes == 48'000'000);
-  CHECK(alone.predicted.inference->latency_s == alone.pipelines[0].stages[0].cost.forward_s);
-  CHECK(alone.predicted.inference->latency_s * 55.5e12 > 6 * 4e11);
+  const auto alone = served_plan(w);
+  REQUIRE(alone.stages.size() == 1);
+  CHECK(alone.stages[0].cost.weight_bytes == 48'000'000);
+  CHECK(alone.predicted->latency_s == alone.stages[0].cost.forward_s);
+  CHECK(alone.predicted->latency_s * 55.5e12 > 6 * 4e11);
 
   REQUIRE(w.run(start + "throughput --batch 2").status == 0);
-  const auto both = hetsched::read_plan(w.path("plan.json")).plan;
-  const auto& line = both.pipelines[0];
-  REQUIRE(line.stages.size() == 2);
-  const double slowest_s = std::max({line.stages[0].cost.forward_s, line.stages[1].cost.forward_s, line.boundaries[0].forward_s});
-  CHECK(line.boundaries[0].forward_s == doctest::Approx(50e-6 + 2 * 1e5 / 1.25e9));
-  CHECK(both.predicted.inference->requests_per_s == doctest::Approx(2 / slowest_s));
-  CHECK(both.predicted.inference->requests_per_s > 1 / alone.predicted.inference->latency_s);
+  const auto both = served_plan(w);
+  REQUIRE(both.stages.size() == 2);
+  const double slowest_s = std::max({both.stages[0].cost.forward_s, both.stages[1].cost.forward_s, both.boundaries[0].forward_s});
+  CHECK(both.boundaries[0].forward_s == doctest::Approx(50e-6 + 2 * 1e5 / 1.25e9));
+  CHECK(both.predicted->requests_per_s == doctest::Approx(2 / slowest_s));
+  CHECK(both.predicted->requests_per_s > 1 / alone.predicted->latency_s);
 }
 
 TEST_CASE("hetsched-plan: quantised weights, by option, by model.json and by config.json") {
@@ -120,7 +127,7 @@ TEST_CASE("hetsched-plan: quantised weights, by option, by model.json and by con
     CAPTURE(r.errors);
     REQUIRE(r.status == 0);
     CHECK(r.output.find(bits) != std::string::npos);
-    const auto& stage = hetsched::read_plan(w.path("plan.json")).plan.pipelines[0].stages[0];
+    const auto stage = served_plan(w).stages[0];
     CHECK(stage.memory_bytes < 12e9);
     CHECK(stage.memory_bytes > 4.5e9);
   }

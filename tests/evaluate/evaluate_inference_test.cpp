@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 
 using namespace hetsched;
 
@@ -53,11 +54,10 @@ struct made_up {
 };
 static_assert(inference_costs<made_up>);
 
-plan on(std::vector<int> subclusters, int in_flight) {
-  plan p{.objective = plan_objective::latency};
-  p.pipelines.push_back({.microbatches = in_flight, .microbatch_size = 2, .schedule = {.name = "forward"}});
+inference_plan on(std::vector<int> subclusters, int in_flight) {
+  inference_plan p{.in_flight = in_flight, .batch_size = 2};
   for (int i = 0; i < 3; ++i)
-    p.pipelines[0].stages.push_back({.layers = {i, i + 1}, .devices = {{{subclusters[static_cast<std::size_t>(i)], 1, 1}, 0}}});
+    p.stages.push_back({.layers = {i, i + 1}, .devices = {{{subclusters[static_cast<std::size_t>(i)], 1, 1}, 0}}});
   return p;
 }
 
@@ -66,8 +66,8 @@ plan on(std::vector<int> subclusters, int in_flight) {
 TEST_CASE("inference plan: pieces of the prompt follow each other, tokens do not") {
   const auto judged = evaluate_inference(three_devices(), made_up{}, on({0, 1, 2}, 1));
   REQUIRE(judged);
-  REQUIRE(judged->plan.predicted.inference);
-  const auto& served = *judged->plan.predicted.inference;
+  REQUIRE(judged->plan.predicted);
+  const auto& served = *judged->plan.predicted;
   // Ends on a: 3, 4; on the link: 3.5, 4.5; on b: 5.5, 10.5; on the link: 6, 11; on c: 7, 12.
   CHECK(served.first_token_s == 12);
   CHECK(served.latency_s == 12 + 12 + 2 * 0.25);
@@ -79,25 +79,52 @@ TEST_CASE("inference plan: pieces of the prompt follow each other, tokens do not
 }
 
 TEST_CASE("inference plan: with enough in flight the slowest stage decides") {
-  const auto served = *evaluate_inference(three_devices(), made_up{}, on({0, 1, 2}, 8))->plan.predicted.inference;
+  const auto served = *evaluate_inference(three_devices(), made_up{}, on({0, 1, 2}, 8))->plan.predicted;
   CHECK(served.latency_s == 24.5);
   CHECK(served.requests_per_s == doctest::Approx(2 / 11.0));
 }
 
 TEST_CASE("inference plan: every batch in flight has its cache on every device") {
   const auto four = evaluate_inference(three_devices(), made_up{}, on({0, 1, 2}, 4));
-  CHECK(four->plan.pipelines[0].stages[1].memory_bytes == 2 * gib);
+  CHECK(four->plan.stages[1].memory_bytes == 2 * gib);
   const auto many = evaluate_inference(three_devices(), made_up{}, on({0, 1, 2}, 61));
   REQUIRE(many);
   INFO(many->shortage);
   CHECK(many->shortage.find("stage 0 needs 16.25 GiB") == 0);
 }
 
-TEST_CASE("inference plan: no link is a refusal, several pipelines and evaluate are errors") {
+TEST_CASE("inference plan: no link is a refusal; what is of training, counts of none and evaluate are errors") {
   const auto judged = evaluate_inference(three_devices(), made_up{}, on({0, 2, 1}, 1));
   CHECK_FALSE(judged);
-  auto two = on({0, 1, 2}, 1);
-  two.pipelines.push_back(two.pipelines[0]);
-  CHECK_THROWS_AS(static_cast<void>(evaluate_inference(three_devices(), made_up{}, two)), input_error);
-  CHECK_THROWS_AS(static_cast<void>(evaluate(three_devices(), made_up{}, on({0, 1, 2}, 1))), input_error);
+  for (const auto& change : std::vector<void (*)(inference_plan&)>{
+           [](inference_plan& p) { p.objective = plan_objective::cost; }, [](inference_plan& p) { p.in_flight = 0; },
+           [](inference_plan& p) { p.batch_size = 0; }, [](inference_plan& p) { p.stages.pop_back(); }}) {
+    auto wrong = on({0, 1, 2}, 1);
+    change(wrong);
+    CHECK_THROWS_AS(static_cast<void>(evaluate_inference(three_devices(), made_up{}, wrong)), input_error);
+  }
+  plan trained;
+  trained.pipelines.push_back(forward_pipeline(on({0, 1, 2}, 1)));
+  CHECK_THROWS_AS(static_cast<void>(evaluate(three_devices(), made_up{}, trained)), input_error);
+  trained.pipelines[0].schedule.name = "1f1b";
+  CHECK(evaluate(three_devices(), made_up{}, trained));
+  trained.objective = plan_objective::latency;
+  CHECK_THROWS_WITH_AS(static_cast<void>(evaluate(three_devices(), made_up{}, trained)),
+                       "a plan with the objective latency is for inference: it has no iteration", input_error);
+}
+
+TEST_CASE("inference plan: worth less the longer a request takes, or the fewer there are; as a pipeline it has forwards") {
+  auto p = on({0, 1, 2}, 4);
+  CHECK_THROWS_AS(static_cast<void>(objective_of(p)), input_error);
+  p.predicted = inference_prediction{.latency_s = 3, .requests_per_s = 4};
+  CHECK(objective_of(p) == 3);
+  p.objective = plan_objective::throughput;
+  CHECK(objective_of(p) == 0.25);
+  p.predicted->requests_per_s = 0;
+  CHECK_THROWS_AS(static_cast<void>(objective_of(p)), input_error);
+  const auto line = forward_pipeline(p);
+  CHECK(line.microbatches == 4);
+  CHECK(line.microbatch_size == 2);
+  CHECK(line.stages == p.stages);
+  CHECK(line.schedule.name == "forward");
 }

@@ -60,12 +60,9 @@ cluster devices_with(int count, double latency_s) {
   return c;
 }
 
-plan served_by(const cluster& hardware, const played_costs& costs, int in_flight) {
-  plan p{.objective = plan_objective::throughput};
-  auto& line = p.pipelines.emplace_back();
-  line.microbatches = in_flight;
-  line.schedule.name = "forward";
-  for (int i = 0; i < costs.layer_count(); ++i) line.stages.push_back({.layers = {i, i + 1}, .devices = {{{i, 1, 1}, 0}}});
+inference_plan served_by(const cluster& hardware, const played_costs& costs, int in_flight) {
+  inference_plan p{.objective = plan_objective::throughput, .in_flight = in_flight};
+  for (int i = 0; i < costs.layer_count(); ++i) p.stages.push_back({.layers = {i, i + 1}, .devices = {{{i, 1, 1}, 0}}});
   return evaluate_inference(hardware, costs, p)->plan;
 }
 
@@ -76,7 +73,7 @@ TEST_CASE("a request that is alone takes what evaluate_inference says, and the w
   for (const double back_s : {0.0, 0.25}) {
     const auto hardware = devices_with(3, back_s);
     const auto p = served_by(hardware, costs, 1);
-    const auto& told = *p.predicted.inference;
+    const auto& told = *p.predicted;
     const auto played = play_inference(hardware, costs, p, 5);
     CHECK(played.first_token_s == doctest::Approx(told.first_token_s + back_s));
     CHECK(played.token_s == doctest::Approx(told.token_s + back_s));
@@ -127,12 +124,12 @@ TEST_CASE(
       CAPTURE(in_flight);
       const auto p = served_by(hardware, costs, in_flight);
       const auto played = play_inference(hardware, costs, p, 12 * in_flight);
-      const double bound = p.predicted.inference->requests_per_s;
+      const double bound = p.predicted->requests_per_s;
       // A window of requests may begin and end anywhere between two ends.
       CHECK(played.requests_per_s <= bound * (1 + 1.0 / (8 * in_flight)));
       if (in_flight == 40) CHECK(played.requests_per_s >= 0.9 / (slowest_prompt_s + slowest_tokens_s));
-      CHECK(played.first_token_s >= p.predicted.inference->first_token_s * (1 - 1e-9));
-      CHECK(played.token_s >= p.predicted.inference->token_s * (1 - 1e-9));
+      CHECK(played.first_token_s >= p.predicted->first_token_s * (1 - 1e-9));
+      CHECK(played.token_s >= p.predicted->token_s * (1 - 1e-9));
     }
   }
 }
@@ -143,8 +140,8 @@ TEST_CASE("what cannot be played is refused") {
   auto p = served_by(hardware, costs, 2);
   CHECK_THROWS_AS((void)play_inference(hardware, costs, p, 5), input_error);
   auto without = p;
-  without.pipelines[0].boundaries.clear();
+  without.boundaries.clear();
   CHECK_THROWS_AS((void)play_inference(hardware, costs, without, 6), input_error);
-  without.pipelines.clear();
+  without.stages.clear();
   CHECK_THROWS_AS((void)play_inference(hardware, costs, without, 6), input_error);
 }

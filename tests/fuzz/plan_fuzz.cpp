@@ -4,14 +4,16 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <variant>
 
 #include <hetsched/io/json/plan_json.hpp>
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
-    const auto read = hetsched::parse_plan(text, "input");
-    if (hetsched::parse_plan(hetsched::to_json(read.plan, read.subclusters, read.device_counts), "output") != read) std::abort();
+    const auto read = hetsched::parse_any_plan(text, "input");
+    const auto written = std::visit([](const auto& f) { return to_json(f.plan, f.subclusters, f.device_counts); }, read);
+    if (hetsched::parse_any_plan(written, "output") != read) std::abort();
   } catch (const hetsched::input_error&) {
   }
   return 0;

@@ -76,7 +76,17 @@ plan some_plan(random_source& r) {
   p.objective = static_cast<plan_objective>(r.integer(0, 3));
   p.predicted.iteration_s = 1;
   if (one_in(r, 2)) p.predicted.cost_per_sample = 1;
-  if (one_in(r, 2)) p.predicted.inference = inference_prediction{.latency_s = 1, .requests_per_s = some_time(r)};
+  return p;
+}
+
+inference_plan some_inference_plan(random_source& r) {
+  const auto line = some_line(r, 2);
+  inference_plan p{.objective = static_cast<plan_objective>(r.integer(one_in(r, 6) ? 0 : 2, 3)),
+                   .in_flight = line.microbatches,
+                   .batch_size = line.microbatch_size,
+                   .stages = line.stages,
+                   .boundaries = line.boundaries};
+  if (!one_in(r, 6)) p.predicted = inference_prediction{.latency_s = 1, .requests_per_s = some_time(r)};
   return p;
 }
 
@@ -116,7 +126,12 @@ void name_schedule(random_source& r, pipeline_plan& line) {
 bool is_small(const pipeline_plan& line) { return line.microbatches < 100 || line.microbatches > (1 << 30); }
 
 const std::vector<door> doors{
-    {"validate", [](random_source& r) { validate(hardware(), some_plan(r), mostly(r, 4)); }},
+    {"validate",
+     [](random_source& r) {
+       if (one_in(r, 4)) return validate(hardware(), some_inference_plan(r), mostly(r, 4));
+       validate(hardware(), some_plan(r), mostly(r, 4));
+     }},
+    {"forward_pipeline", [](random_source& r) { (void)forward_pipeline(some_inference_plan(r)); }, false},
     {"validate", [](random_source& r) { validate(some_target(r)); }},
     {"gaps",
      [](random_source& r) {
@@ -149,7 +164,10 @@ const std::vector<door> doors{
      }},
     {"space_of", [](random_source& r) { (void)space_of(some_target(r)); }, false},
     {"gradient_groups", [](random_source& r) { (void)gradient_groups(some_plan(r)); }},
-    {"objective_of", [](random_source& r) { expect(objective_of(some_plan(r)) >= 0, "an objective"); }},
+    {"objective_of",
+     [](random_source& r) {
+       expect((one_in(r, 2) ? objective_of(some_plan(r)) : objective_of(some_inference_plan(r))) >= 0, "an objective");
+     }},
     {"microbatch_count", [](random_source& r) { expect(microbatch_count(some_plan(r)) >= 0, "a count"); }},
     {"sample_count", [](random_source& r) { expect(sample_count(some_plan(r)) >= 0, "a count"); }},
     {"stage_with", [](random_source& r) { (void)stage_with(some_line(r), some_int(r)); }},

@@ -320,9 +320,21 @@ const std::vector<door> searches{
      [](random_source& r) {
        placement_options o{.stages = one_in(r, 6) ? some_int(r) : 0, .prove = one_in(r, 3)};
        if (one_in(r, 6)) o.groups = {{0, some_count(r, 2), 1}, {1, 1, some_count(r, 2)}};
-       if (one_in(r, 12)) o.parts = some_int(r);
        plan_with(
            r, [](auto&&... a) { return place_stages(a...); }, o);
+     }},
+    {"place_inference",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const auto costs = some_costs(r);
+       const inference_problem asked{.in_flight = some_count(r),
+                                     .batch_size = mostly(r, 1, 20),
+                                     .use_all_devices = one_in(r, 6),
+                                     .objective = static_cast<plan_objective>(r.integer(one_in(r, 12) ? 0 : 2, 3)),
+                                     .parts = mostly(r, 0, 12)};
+       const auto found = place_inference(hardware, costs, asked, {.stages = one_in(r, 6) ? some_int(r) : 0});
+       if (!found) return expect(!found.why_not().reason.empty(), "there is no reason");
+       expect_time(objective_of(*found));
      }},
     {"uniform_pipelines",
      [](random_source& r) {

@@ -37,9 +37,16 @@ struct device_use_text {
   std::string used, idle;
 };
 
+/// The same of a plan for inference.
+[[nodiscard]] inline std::map<int, int> used_devices(const hetsched::inference_plan& p) {
+  std::map<int, int> used;
+  for (const auto& s : p.stages)
+    for (const auto& g : s.devices) used[g.mesh.subcluster] += g.mesh.device_count();
+  return used;
+}
+
 /// "3 of 12 in use", and the devices without a stage by subcluster: "idle: 4 v100, 5 a100".
-[[nodiscard]] inline device_use_text device_use(const hetsched::cluster& hardware, const hetsched::plan& p) {
-  auto used = used_devices(p);
+[[nodiscard]] inline device_use_text device_use(const hetsched::cluster& hardware, std::map<int, int> used) {
   int total = 0;
   std::vector<std::string> idle;
   for (int i = 0; i < static_cast<int>(hardware.subclusters.size()); ++i) {
@@ -88,6 +95,11 @@ struct device_use_text {
 [[nodiscard]] inline std::string objective_text(const hetsched::plan& p, double value) {
   return p.objective == hetsched::plan_objective::cost ? hetsched::format_money(per_iteration(p, value)) + " per iteration"
                                                        : hetsched::format_objective(p.objective, value);
+}
+
+/// The same of inference: seconds.
+[[nodiscard]] inline std::string objective_text(const hetsched::inference_plan& p, double value) {
+  return hetsched::format_objective(p.objective, value);
 }
 
 /// The plans of a frontier, one row each, as a table; `chosen` has a star.
@@ -152,8 +164,9 @@ inline constexpr double telling_gap = 0.0105;
   return e.stopped ? "stopped" : "done, not proven";
 }
 
-/// "objective 4.01 s, no plan below 3.98 s (gap 0.8 %): one pipeline, on any devices in any order".
-[[nodiscard]] inline std::string evidence_text(const hetsched::plan& p) {
+/// "objective 4.01 s, no plan below 3.98 s (gap 0.8 %): one pipeline, on any devices in any order"; of either kind of plan.
+template <class Plan>
+[[nodiscard]] std::string evidence_text(const Plan& p) {
   const auto& e = *p.evidence;
   const auto text = "objective " + objective_text(p, e.objective_value);
   if (!(e.objective_bound > 0)) return text + ", no bound";
@@ -200,7 +213,7 @@ inline constexpr double telling_gap = 0.0105;
   if (p.setting.sequence > 0 && p.predicted.samples_per_s > 0)
     figures.push_back({"tokens", format_number(p.predicted.samples_per_s * p.setting.sequence),
                        "per second, with " + std::to_string(p.setting.sequence) + " per sample"});
-  const auto devices = device_use(hardware, p);
+  const auto devices = device_use(hardware, used_devices(p));
   figures.push_back({"devices", devices.used, devices.idle});
   if (costs.model()) figures.push_back({"parameters", digits_text(parameter_count(costs.model()->chain)), "of the model"});
   if (!costs.measured() && !p.setting.precision.empty())
@@ -287,7 +300,7 @@ struct played_line {
   using namespace hetsched;
   report page;
   page.title = "Training plan";
-  const auto devices = device_use(hardware, p);
+  const auto devices = device_use(hardware, used_devices(p));
   page.summary = origin + ": " + batch_text(p) + " per iteration, schedule " + schedules_text(p) +
                  (p.planner.empty() ? "" : ", planner " + p.planner) + ". Devices: " + devices.used +
                  (devices.idle.empty() ? "." : ", " + devices.idle + ".");

@@ -25,13 +25,12 @@ namespace command {
 /// What a play says of requests that wait for each other.
 template <hetsched::inference_costs Costs>
 [[nodiscard]] hetsched::report_figure played_figure(const hetsched::cluster& hardware, const Costs& costs,
-                                                    const hetsched::plan& p) {
+                                                    const hetsched::inference_plan& p) {
   using namespace hetsched;
-  const int in_flight = p.pipelines.front().microbatches;
   const int steps = costs.output_tokens() + costs.chunk_count();
   // As many requests as can be played in a moment.
-  const auto rounds = std::int64_t{1'000'000} / (std::int64_t{in_flight} * steps);
-  const auto played = play_inference(hardware, costs, p, in_flight * static_cast<int>(std::clamp<std::int64_t>(rounds, 3, 20)));
+  const auto rounds = std::int64_t{1'000'000} / (std::int64_t{p.in_flight} * steps);
+  const auto played = play_inference(hardware, costs, p, p.in_flight * static_cast<int>(std::clamp<std::int64_t>(rounds, 3, 20)));
   return {"played", format_number(played.requests_per_s),
           "requests per second if they begin together: first token " + format_seconds(played.first_token_s) + ", token " +
               format_seconds(played.token_s)};
@@ -40,17 +39,17 @@ template <hetsched::inference_costs Costs>
 /// The headline numbers of a plan for inference.
 template <class Costs>
 [[nodiscard]] std::vector<hetsched::report_figure> serving_figures(const hetsched::cluster& hardware, const Costs& costs,
-                                                                   const hetsched::plan& p) {
+                                                                   const hetsched::inference_plan& p) {
   using namespace hetsched;
-  auto figures = prediction_figures(p.predicted);
+  auto figures = prediction_figures(*p.predicted);
   if constexpr (inference_costs<Costs>) {
-    if (p.pipelines.front().microbatches > 1) figures.push_back(played_figure(hardware, costs, p));
+    if (p.in_flight > 1) figures.push_back(played_figure(hardware, costs, p));
   } else {
     // A request is one forward.
     std::erase_if(figures,
                   [](const auto& f) { return f.label == "first token" || f.label == "token" || f.label == "throughput"; });
   }
-  const auto devices = device_use(hardware, p);
+  const auto devices = device_use(hardware, used_devices(p));
   figures.push_back({"devices", devices.used, devices.idle});
   figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});
   return figures;
@@ -75,30 +74,28 @@ template <class Costs>
 }
 
 /// The page of a plan for inference: its figures, stages and the requests in flight. `origin`: what the plan was made from.
-[[nodiscard]] inline std::string serving_page(const hetsched::cluster& hardware, const hetsched::plan& p,
+[[nodiscard]] inline std::string serving_page(const hetsched::cluster& hardware, const hetsched::inference_plan& p,
                                               const std::string& origin, std::vector<hetsched::report_figure> figures,
                                               hetsched::simulation played) {
   using namespace hetsched;
-  const auto& line = p.pipelines.front();
   report page;
   page.title = "Inference plan";
-  page.summary = origin + ": " + std::to_string(line.microbatches) + (line.microbatches > 1 ? " batches" : " batch") +
-                 " in flight, of " + std::to_string(line.microbatch_size) +
-                 (line.microbatch_size > 1 ? " requests" : " request") + ", planner " + p.planner + ".";
+  page.summary = origin + ": " + std::to_string(p.in_flight) + (p.in_flight > 1 ? " batches" : " batch") + " in flight, of " +
+                 std::to_string(p.batch_size) + (p.batch_size > 1 ? " requests" : " request") + ", planner " + p.planner + ".";
   page.figures = std::move(figures);
+  const auto line = forward_pipeline(p);
   page.sections.push_back(plan_section(line, subcluster_names(hardware), std::move(played.timeline), played.period_s));
   auto& section = page.sections.back();
-  for (auto& s : section.line.stages) s.warmup = 0;  // of training
   section.timeline_heading = "Timeline of the batches in flight";
   if (line.stages.size() > 1) section.tables.push_back(transports_table(hardware, line));
   return to_html(page);
 }
 
 /// What is printed of a plan for inference.
-[[nodiscard]] inline std::string serving_summary(const hetsched::cluster& hardware, const hetsched::plan& p,
+[[nodiscard]] inline std::string serving_summary(const hetsched::cluster& hardware, const hetsched::inference_plan& p,
                                                  const std::vector<hetsched::report_figure>& told) {
   using namespace hetsched;
-  const auto& line = p.pipelines.front();
+  const auto line = forward_pipeline(p);
   const auto names = subcluster_names(hardware);
   std::vector<std::vector<std::string>> rows;
   for (const auto& [i, s, boundary] : views::stages_with_boundaries(line))
@@ -107,7 +104,7 @@ template <class Costs>
                     format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : told) figures.push_back({f.label, f.value, f.note});
-  const auto in_flight = std::to_string(line.microbatches) + " in flight, of " + std::to_string(line.microbatch_size);
+  const auto in_flight = std::to_string(p.in_flight) + " in flight, of " + std::to_string(p.batch_size);
   return format_table({">stage", ">layers", "devices", ">time / batch", ">transfer", ">memory / device"}, rows) + "\n" +
          format_table({"batches", in_flight, ""}, figures);
 }
@@ -119,8 +116,7 @@ template <class Costs>
   using namespace hetsched;
   listen_to_signals();
   progress_line progress;
-  planning_problem problem{.microbatch_size = given.serving.batch};
-  problem.objective = given.objective;
+  inference_problem problem{.batch_size = given.serving.batch, .objective = given.objective};
   problem.use_all_devices = given.use_all_devices;
   problem.progress = [&](const search_progress& state) {
     if (progress.due()) progress.show(0, std::to_string(state.steps) + " " + std::string(state.unit));
@@ -128,23 +124,24 @@ template <class Costs>
   };
   problem.go_on = [&] { return in_time(given, progress); };
   const auto place = [&](int in_flight) {
-    problem.microbatches = in_flight;
-    return place_stages(hardware, costs, problem, {.stages = given.options.stages});
+    problem.in_flight = in_flight;
+    return place_inference(hardware, costs, problem, {.stages = given.options.stages});
   };
   // A first plan of a few devices; or, unless somebody has interrupted, of all.
-  const auto place_soon = [&](outcome<plan> stopped) {
+  const auto place_soon = [&](outcome<inference_plan> stopped) {
     problem.progress = [](const search_progress&) { return false; };
     problem.go_on = {};
-    for (int parts = 8; parts < 128 && !problem.use_all_devices; parts *= 2)
-      if (auto found = place_stages(hardware, costs, problem, {.stages = given.options.stages, .parts = parts})) {
+    for (problem.parts = 8; problem.parts < 128 && !problem.use_all_devices; problem.parts *= 2)
+      if (auto found = place_inference(hardware, costs, problem, {.stages = given.options.stages})) {
         found->evidence->objective_bound = 0;
         found->evidence->complete = false;
         found->evidence->stopped = true;
         return found;
       }
     if (interrupted()) return stopped;
+    problem.parts = 0;
     problem.go_on = [] { return !interrupted(); };
-    return place_stages(hardware, costs, problem, {.stages = given.options.stages});
+    return place_inference(hardware, costs, problem, {.stages = given.options.stages});
   };
   auto found = place(std::max(1, given.in_flight));
   if (!found && found.why_not().why == refusal::kind::stopped) found = place_soon(std::move(found));
@@ -171,8 +168,8 @@ template <class Costs>
   const auto basis = serving_basis(hardware, source, costs, found->setting);
   figures.insert(figures.end() - 1, basis.begin(), basis.end());
   if (!given.report.empty() || !given.trace.empty()) {
-    const auto& line = found->pipelines.front();
-    auto played = simulate(to_pipeline(line), forward_schedule(static_cast<int>(line.stages.size()), line.microbatches));
+    auto played = simulate(to_pipeline(forward_pipeline(*found)),
+                           forward_schedule(static_cast<int>(found->stages.size()), found->in_flight));
     files.add(given.trace, chrome_trace(played.timeline));
     files.add(given.report,
               serving_page(hardware, *found, origin_of(given, source, hardware, false), figures, std::move(played)));

@@ -15,9 +15,7 @@ namespace hetsched {
 
 HETSCHED_INLINE outcome<evaluation> evaluate(const cluster& hardware, const costs_by_size& models, plan p,
                                              const evaluate_options& options) {
-  if (is_inference(p))
-    throw input_error("a plan with the objective " + std::string(name_of(p.objective)) +
-                      " is for inference: it has no iteration");
+  detail::expect_training(p.objective);
   if (p.pipelines.empty()) throw input_error("a plan needs at least one pipeline");
   detail::expect_natural(options.flops_per_sample, "flops_per_sample");
   if (!(options.epsilon >= 0 && options.epsilon <= 1)) throw input_error("epsilon must lie in [0, 1]");

@@ -13,23 +13,21 @@
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/concepts.hpp>
 #include <hetsched/evaluate/detail/played_plan.hpp>
-#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/evaluate_inference.hpp>
-#include <hetsched/plan/plan.hpp>
-#include <hetsched/plan/validate.hpp>
+#include <hetsched/plan/inference_plan.hpp>
 
 namespace hetsched {
 
-HETSCHED_INLINE outcome<evaluation> evaluate_inference(const cluster& hardware, const any_cost_model& costs, plan p) {
-  if (p.pipelines.size() != 1) throw input_error("a plan for inference needs one pipeline");
+HETSCHED_INLINE outcome<inference_evaluation> evaluate_inference(const cluster& hardware, const any_cost_model& costs,
+                                                                 inference_plan p) {
   validate(hardware, p, costs.layer_count());
-  detail::require_one_size(p);
+  evaluation forwards;  // whose costs and memory are found as those of training are
+  auto& line = forwards.plan.pipelines.emplace_back(forward_pipeline(p));
+  detail::require_one_size(forwards.plan);
   const auto costs_for = [&](int) { return costs; };
   std::vector<detail::priced_parts> priced;
-  if (auto why = detail::price(hardware, costs_for, p, 0, priced)) return *std::move(why);
-  auto& line = p.pipelines.front();
-  evaluation result;
-  auto& parts = result.pipelines.emplace_back();
+  if (auto why = detail::price(hardware, costs_for, forwards.plan, 0, priced)) return *std::move(why);
+  auto& parts = forwards.pipelines.emplace_back();
   inference_prediction served;
   double slowest_s = 0;
   std::vector<double> arrived_s{0};  // by piece of the prompt: at the stage
@@ -41,7 +39,7 @@ HETSCHED_INLINE outcome<evaluation> evaluate_inference(const cluster& hardware, 
     s.cost.backward_s = s.cost.weight_backward_s = 0;
     s.memory_capacity_bytes = subcluster_of(hardware, s.devices.front().mesh).device.memory_bytes;
     auto& stage = parts.stages.emplace_back();
-    stage.in_flight = line.microbatches;
+    stage.in_flight = p.in_flight;
     detail::settle(s, 0, s.cost, stage);
     slowest_s = std::max(slowest_s, s.cost.forward_s);
     double free_s = 0;
@@ -74,15 +72,14 @@ HETSCHED_INLINE outcome<evaluation> evaluate_inference(const cluster& hardware, 
   served.first_token_s = arrived_s.back();
   served.latency_s = served.first_token_s + others_s;
   if (tokens > 1) served.token_s = others_s / (tokens - 1);
-  const double batch_s = std::max(slowest_s, served.latency_s / line.microbatches);
-  if (batch_s > 0) served.requests_per_s = line.microbatch_size / batch_s;
+  const double batch_s = std::max(slowest_s, served.latency_s / p.in_flight);
+  if (batch_s > 0) served.requests_per_s = p.batch_size / batch_s;
   served.tokens_per_s = served.requests_per_s * tokens;
-  p.gradient_sync.clear();
-  line.copy_sync.clear();
-  p.predicted = {.inference = served};
-  result.plan = std::move(p);
-  result.shortage = detail::shortage_of(result, hardware);
-  return result;
+  p.predicted = served;
+  auto shortage = detail::shortage_of(forwards, hardware);
+  p.stages = std::move(line.stages);
+  p.boundaries = std::move(line.boundaries);
+  return inference_evaluation{std::move(p), std::move(parts.stages), std::move(shortage)};
 }
 
 }  // namespace hetsched

@@ -4,7 +4,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
-#include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/inference_plan.hpp>
 
 namespace hetsched {
 
@@ -15,14 +15,15 @@ struct played_inference {
   double requests_per_s = 0;  ///< in the middle of the play, where all in flight are begun
 };
 
-/// Plays requests of equal length on a plan for inference, of which its microbatches are in flight at a time: every step of a
+/// Plays requests of equal length on a plan for inference, of which as many are in flight at a time as it says: every step of a
 /// request, a piece of its prompt or a token, passes stages and links one by one, behind those that came before it; the token
 /// goes back to the first stage, and then the next step begins. evaluate_inference's requests_per_s is what no play exceeds;
 /// here steps wait for those of other requests.
-/// `requests`: batches of microbatch_size; requires at least 3 times as many as are in flight.
-/// Throws: input_error for a plan of several pipelines, without costs or not of this cluster, and for too few or over 1e8
+/// `requests`: batches; requires at least 3 times as many as are in flight.
+/// Throws: input_error for a plan without costs or not of this cluster, and for too few or over 1e8
 /// requests. Complexity: O(requests * (pieces + tokens) * stages * log(in flight)).
-[[nodiscard]] played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const plan& p, int requests);
+[[nodiscard]] played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const inference_plan& p,
+                                              int requests);
 
 }  // namespace hetsched
 

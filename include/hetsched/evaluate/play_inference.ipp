@@ -20,8 +20,7 @@
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/evaluate/evaluate_inference.hpp>
 #include <hetsched/evaluate/play_inference.hpp>
-#include <hetsched/plan/plan.hpp>
-#include <hetsched/plan/validate.hpp>
+#include <hetsched/plan/inference_plan.hpp>
 
 namespace hetsched {
 
@@ -35,13 +34,12 @@ struct inference_station {
 };
 
 /// How long a token is on its way back to the first stage: by its link, or else the way that it came.
-[[nodiscard]] inline double token_back_s(const cluster& hardware, const pipeline_plan& line) {
+[[nodiscard]] inline double token_back_s(const cluster& hardware, const std::vector<stage_plan>& stages) {
   constexpr bytes_t token_bytes = 8;
   const auto way_s = [&](const stage_plan& from, const stage_plan& to) {
     const auto near = proximity_of(from.devices, to.devices, subcluster_of(hardware, from.devices.front().mesh).devices_per_node);
     return boundary_cost(hardware, from.where(), to.where(), near, token_bytes).forward_s;
   };
-  const auto& stages = line.stages;
   if (stages.size() == 1) return 0;
   if (const double direct_s = way_s(stages.back(), stages.front()); direct_s < longest_time_s) return direct_s;
   double sum = 0;
@@ -52,7 +50,7 @@ struct inference_station {
 
 /// Stages and links in turn, the way back to the first stage last.
 [[nodiscard]] inline std::vector<inference_station> inference_stations(const cluster& hardware, const any_cost_model& costs,
-                                                                       const pipeline_plan& line) {
+                                                                       const inference_plan& p) {
   const int pieces = costs.chunk_count(), others = std::max(1, costs.output_tokens() - 1);
   std::vector<inference_station> all;
   const auto add = [&](auto&& piece_s, double others_s, double occupied) {
@@ -61,39 +59,37 @@ struct inference_station {
     station.step_s.push_back(others_s / others);
     station.occupied = occupied;
   };
-  for (std::size_t i = 0; i < line.stages.size(); ++i) {
-    const auto& s = line.stages[i];
+  for (std::size_t i = 0; i < p.stages.size(); ++i) {
+    const auto& s = p.stages[i];
     add([&](int c) { return costs.chunk_s(c, s.layers, s.where()); }, costs.decoding_s(s.layers, s.where()), 1);
-    if (i + 1 == line.stages.size()) break;
-    const auto& next = line.stages[i + 1];
-    const auto& b = line.boundaries[i];
+    if (i + 1 == p.stages.size()) break;
+    const auto& next = p.stages[i + 1];
+    const auto& b = p.boundaries[i];
     const auto near = proximity_of(s.devices, next.devices, subcluster_of(hardware, s.devices.front().mesh).devices_per_node);
     const int boundary = s.layers.last - 1;
     add([&](int c) { return costs.chunk_transfer_s(c, boundary, s.where(), next.where(), near); },
         costs.decoding_transfer_s(boundary, s.where(), next.where(), near),
         b.forward_s > 0 ? b.forward_occupied_s.value_or(b.forward_s) / b.forward_s : 1);
   }
-  const double back_s = token_back_s(hardware, line);
+  const double back_s = token_back_s(hardware, p.stages);
   add([&](int) { return back_s; }, back_s * others, 0);
   return all;
 }
 
 }  // namespace detail
 
-HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const plan& p,
+HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const inference_plan& p,
                                                 int requests) {
   if (!costs.tells_tokens()) throw input_error("a play of inference needs costs that tell pieces of the prompt and tokens apart");
-  if (p.pipelines.size() != 1) throw input_error("a plan for inference needs one pipeline");
   validate(hardware, p, costs.layer_count());
-  const auto& line = p.pipelines.front();
-  const int in_flight = line.microbatches;
-  if (line.boundaries.size() + 1 != line.stages.size()) throw input_error("the plan tells no costs of its boundaries");
-  for (const auto& b : line.boundaries) detail::expect_natural(b.forward_s, "forward_s of a boundary");
+  const int in_flight = p.in_flight;
+  if (p.boundaries.size() + 1 != p.stages.size()) throw input_error("the plan tells no costs of its boundaries");
+  for (const auto& b : p.boundaries) detail::expect_natural(b.forward_s, "forward_s of a boundary");
   if (requests < std::int64_t{3} * in_flight)
     throw input_error("a play of inference needs three times as many requests as are in flight");
   constexpr int most_requests = 100'000'000;  // whose times take some gigabytes
   detail::expect_count(requests, "requests", 1, most_requests);
-  auto stations = detail::inference_stations(hardware, costs, line);
+  auto stations = detail::inference_stations(hardware, costs, p);
   const int pieces = costs.chunk_count(), tokens = costs.output_tokens();
 
   struct arrival {
@@ -147,7 +143,7 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
   std::sort(ends_s.begin(), ends_s.end());
   const auto from = as_size(in_flight) - 1, to = as_size(requests - in_flight) - 1;
   if (ends_s[to] > ends_s[from])
-    seen.requests_per_s = static_cast<double>(to - from) * line.microbatch_size / (ends_s[to] - ends_s[from]);
+    seen.requests_per_s = static_cast<double>(to - from) * p.batch_size / (ends_s[to] - ends_s[from]);
   return seen;
 }
 

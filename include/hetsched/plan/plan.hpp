@@ -84,7 +84,7 @@ struct copy_sync_plan {
 
 /// Ordered stages that train one share of the batch.
 struct pipeline_plan {
-  int microbatches = 1;     ///< of inference: batches of requests in flight
+  int microbatches = 1;
   int microbatch_size = 1;  ///< samples, of all replicas of a stage together
   std::vector<stage_plan> stages = {};
   std::vector<boundary_plan> boundaries = {};  ///< stages - 1, or none before evaluate
@@ -102,16 +102,6 @@ struct gradient_sync_plan {
   friend bool operator==(const gradient_sync_plan&, const gradient_sync_plan&) = default;
 };
 
-/// What a plan for inference is expected to do with requests of equal length.
-struct inference_prediction {
-  double latency_s = 0;       ///< of a request, from its start to its last token
-  double first_token_s = 0;   ///< of this, until the first token
-  double token_s = 0;         ///< between two tokens of a request
-  double requests_per_s = 0;  ///< with as many in flight as the plan says
-  double tokens_per_s = 0;    ///< that are made, of all requests together
-  friend bool operator==(const inference_prediction&, const inference_prediction&) = default;
-};
-
 /// What a plan is expected to do.
 struct prediction {
   double iteration_s = 0;    ///< simulated makespan, gradient reduction and optimizer step included
@@ -122,7 +112,6 @@ struct prediction {
   double period_s = 0;      ///< seconds per microbatch once the pipelines are full
   /// Money for the devices in use, or for all of their nodes where these have a price; none unless all have one.
   std::optional<double> cost_per_sample = {};
-  std::optional<inference_prediction> inference = {};  ///< in place of all the others
   friend bool operator==(const prediction&, const prediction&) = default;
 };
 
@@ -165,10 +154,10 @@ struct plan_setting {
   friend bool operator==(const plan_setting&, const plan_setting&) = default;
 };
 
-/// Who computes what, and when.
+/// Who computes what in training, and when. Those who serve requests: inference_plan.
 struct plan {
   std::string planner = {};
-  plan_objective objective = plan_objective::iteration;
+  plan_objective objective = plan_objective::iteration;  ///< or cost
   std::vector<pipeline_plan> pipelines = {};
   std::vector<gradient_sync_plan> gradient_sync = {};
   plan_setting setting = {};
@@ -177,13 +166,14 @@ struct plan {
   friend bool operator==(const plan&, const plan&) = default;
 };
 
-/// What a plan is worth under its objective: smaller is better.
-/// Throws: input_error for a plan that has no prediction for its objective: one for inference that was not evaluated, or for cost
-/// without prices of its devices.
-[[nodiscard]] double objective_of(const plan& p);
+namespace detail {
+/// Throws: input_error for an objective of inference.
+void expect_training(plan_objective objective);
+}  // namespace detail
 
-/// Whether a plan serves requests: under the objectives of inference.
-[[nodiscard]] inline bool is_inference(const plan& p) { return is_inference(p.objective); }
+/// What a plan is worth under its objective: smaller is better.
+/// Throws: input_error for an objective of inference, and for cost without prices of the plan's devices.
+[[nodiscard]] double objective_of(const plan& p);
 
 /// Microbatches of all pipelines together, per iteration.
 /// Throws: input_error for less than one microbatch in a pipeline, and for more than an int counts.

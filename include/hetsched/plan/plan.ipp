@@ -13,13 +13,13 @@
 
 namespace hetsched {
 
+HETSCHED_INLINE void detail::expect_training(plan_objective objective) {
+  if (is_inference(objective))
+    throw input_error("a plan with the objective " + std::string(name_of(objective)) + " is for inference: it has no iteration");
+}
+
 HETSCHED_INLINE double objective_of(const plan& p) {
-  if (const auto& served = p.predicted.inference) {
-    if (p.objective == plan_objective::latency) return served->latency_s;
-    if (!(served->requests_per_s > 0)) detail::expect_positive(served->requests_per_s, "requests_per_s");
-    return 1 / served->requests_per_s;
-  }
-  if (is_inference(p)) throw input_error("a plan for inference has no prediction of it");
+  detail::expect_training(p.objective);
   if (p.objective != plan_objective::cost) return p.predicted.iteration_s;
   if (!p.predicted.cost_per_sample) throw input_error("a plan has no cost_per_sample: some of its devices have no price");
   return *p.predicted.cost_per_sample;

@@ -96,7 +96,6 @@ class gap_finder {
 
   [[nodiscard]] std::vector<target_gap> run() {
     const auto count = plan_.pipelines.size();
-    if (is_inference(plan_)) add("plan", "requests that are served", "training");
     if (count > 1 && !target_.several_pipelines) {
       if (!target_.equal_pipelines)
         add("plan", std::to_string(count) + " pipelines", "1");

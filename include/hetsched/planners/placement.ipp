@@ -48,6 +48,25 @@ namespace detail {
   return ": these take " + in_gib(need) + " at least, and the devices have room for " + in_gib(rooms);
 }
 
+[[nodiscard]] inline refusal not_additive() {
+  return {refusal::kind::not_applicable, "placement needs costs that are sums over layers"};
+}
+
+[[nodiscard]] inline refusal stopped_before_stages() {
+  return {refusal::kind::stopped, "the search was stopped before it found stages"};
+}
+
+/// Why there are no stages; `complete`: whether the search was not ended.
+[[nodiscard]] inline refusal no_stages(const cluster& hardware, const placement_chain& chain, const placement_options& options,
+                                       bool complete) {
+  if (!complete) return stopped_before_stages();
+  const auto links = missing_links(hardware);
+  return {refusal::kind::infeasible, "no " + (chain.stages > 0 ? std::to_string(chain.stages) + " " : std::string()) +
+                                         "stages on " + std::string(options.groups.empty() ? "single devices" : "the groups") +
+                                         " that links join hold the layers" + need_and_room(chain) +
+                                         (links.empty() ? "" : "; there is no link between " + links)};
+}
+
 /// The plan of training, from the stages that a search of sums over stages has found, if any: other orders, cuts and warm-ups are
 /// played, as the sum is not the iteration.
 [[nodiscard]] inline outcome<plan> trained(price_book& book, const planning_problem& asked, const placement_options& options,
@@ -56,11 +75,10 @@ namespace detail {
   const auto& hardware = book.hardware();
   // Tables of large clusters take seconds.
   if (!asked.may_go_on()) {
-    const refusal stopped{refusal::kind::stopped, "the search was stopped before it found stages"};
-    if (!known) return stopped;
+    if (!known) return stopped_before_stages();
     auto judged = evaluate(hardware, book.costs(), {.planner = "placement", .pipelines = *known},
                            {.flops_per_sample = asked.flops_per_sample, .arithmetic = asked.arithmetic});
-    if (!judged || !judged->shortage.empty()) return stopped;
+    if (!judged || !judged->shortage.empty()) return stopped_before_stages();
     auto soon = std::move(judged->plan);
     const double value = objective_of(soon);
     soon.evidence =
@@ -125,56 +143,62 @@ namespace detail {
 
 HETSCHED_INLINE outcome<plan> place_stages(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                            const placement_options& options) {
-  if (!costs.additive()) return refusal{refusal::kind::not_applicable, "placement needs costs that are sums over layers"};
-  const bool serves = is_inference(problem.objective);
-  auto checked = problem;
-  if (serves) checked.objective = plan_objective::iteration;
-  validate_iteration(hardware, checked, "placement");
+  if (!costs.additive()) return detail::not_additive();
+  validate_iteration(hardware, problem, "placement");
   validate(hardware);
   detail::validate_groups(hardware, options);
-  if (!serves && options.parts > 0) throw input_error("placement: parts are of inference");
   price_book book(hardware, costs);
-  const auto instance = detail::make_instance(book, problem, options);
-  const refusal stopped{refusal::kind::stopped, "the search was stopped before it found stages"};
-  if (!problem.may_go_on()) return stopped;
+  const auto in_flight = [most = problem.microbatches](int n) { return static_cast<double>(std::min(n, most)); };
+  const auto instance = detail::make_instance(
+      book, {.in_flight = in_flight, .use_all_devices = problem.use_all_devices, .go_on = problem.poll()}, options);
+  if (!problem.may_go_on()) return detail::stopped_before_stages();
   const auto go_on = [&](std::int64_t labels) { return !problem.progress || problem.progress({labels, "labels", infinity, 0}); };
-  auto found = problem.objective == plan_objective::latency ? least_sum(instance.chain, go_on, problem.poll())
-               : problem.objective == plan_objective::throughput
-                   ? least_interval(instance.chain, problem.microbatches, go_on, problem.poll())
-                   : least_iteration(instance.chain, problem.microbatches, go_on, {}, problem.poll());
-  const auto none = [&] {
-    if (!found.complete) return stopped;
-    const auto links = missing_links(hardware);
-    return refusal{refusal::kind::infeasible,
-                   "no " + (instance.chain.stages > 0 ? std::to_string(instance.chain.stages) + " " : std::string()) +
-                       "stages on " + std::string(options.groups.empty() ? "single devices" : "the groups") +
-                       " that links join hold the layers" + detail::need_and_room(instance.chain) +
-                       (links.empty() ? "" : "; there is no link between " + links)};
-  };
-  if (!found.best && serves) return none();
-  plan p{.planner = "placement", .objective = problem.objective};
-  p.pipelines.push_back({.microbatches = problem.microbatches,
-                         .microbatch_size = problem.microbatch_size,
-                         .stages = found.best ? instance.stages(*found.best) : std::vector<stage_plan>{},
-                         .boundaries = {},
-                         .schedule = {.name = std::string(serves ? forward_schedule_name : schedule_name(warmup_rule::exact))}});
-  std::optional<evaluation> best;
-  refusal why{refusal::kind::infeasible, ""};
-  const auto consider = [&](outcome<evaluation> judged) {
-    if (!judged)
-      why = judged.why_not();
-    else if (!judged->shortage.empty())
-      why.reason = judged->shortage;
-    else if (!best || objective_of(judged->plan) < objective_of(best->plan))
-      best = *std::move(judged);
-  };
-  if (!serves) return detail::trained(book, problem, options, found.best ? &p.pipelines : nullptr, found.labels, none);
-  consider(evaluate_inference(hardware, costs, p));
-  if (!best) return why;
-  auto result = std::move(best->plan);
+  const auto found = least_iteration(instance.chain, problem.microbatches, go_on, {}, problem.poll());
+  std::vector<pipeline_plan> known;
+  if (found.best)
+    known.push_back({.microbatches = problem.microbatches,
+                     .microbatch_size = problem.microbatch_size,
+                     .stages = instance.stages(*found.best),
+                     .boundaries = {},
+                     .schedule = {.name = std::string(schedule_name(warmup_rule::exact))}});
+  const auto none = [&] { return detail::no_stages(hardware, instance.chain, options, found.complete); };
+  return detail::trained(book, problem, options, known.empty() ? nullptr : &known, found.labels, none);
+}
+
+HETSCHED_INLINE outcome<inference_plan> place_inference(const cluster& hardware, const any_cost_model& costs,
+                                                        const inference_problem& problem, const placement_options& options) {
+  if (!costs.additive()) return detail::not_additive();
+  if (!is_inference(problem.objective))
+    throw input_error("place_inference plans for latency or throughput, not for " + std::string(name_of(problem.objective)));
+  if (problem.in_flight < 1 || problem.batch_size < 1) throw input_error("in_flight and batch_size must be at least 1");
+  if (problem.parts < 0) throw input_error("the number of parts must not be negative");
+  validate(hardware, planning_problem{});
+  validate(hardware);
+  detail::validate_groups(hardware, options);
+  price_book book(hardware, costs);
+  const auto in_flight = [all = problem.in_flight](int) { return static_cast<double>(all); };
+  const auto poll = problem.go_on ? function_ref<bool()>(problem.go_on) : function_ref<bool()>();
+  const auto instance = detail::make_instance(
+      book,
+      {.serves = true, .in_flight = in_flight, .use_all_devices = problem.use_all_devices, .parts = problem.parts, .go_on = poll},
+      options);
+  if (poll && !poll()) return detail::stopped_before_stages();
+  const auto go_on = [&](std::int64_t labels) { return !problem.progress || problem.progress({labels, "labels", infinity, 0}); };
+  const bool soonest = problem.objective == plan_objective::latency;
+  auto found = soonest ? least_sum(instance.chain, go_on, poll) : least_interval(instance.chain, problem.in_flight, go_on, poll);
+  if (!found.best) return detail::no_stages(hardware, instance.chain, options, found.complete);
+  auto judged = evaluate_inference(hardware, costs,
+                                   {.planner = "placement",
+                                    .objective = problem.objective,
+                                    .in_flight = problem.in_flight,
+                                    .batch_size = problem.batch_size,
+                                    .stages = instance.stages(*found.best)});
+  if (!judged) return judged.why_not();
+  if (!judged->shortage.empty()) return refusal{refusal::kind::infeasible, std::move(judged->shortage)};
+  auto result = std::move(judged->plan);
   const double value = objective_of(result);
-  double bound = problem.objective == plan_objective::throughput ? found.bound / problem.microbatch_size : found.bound;
-  if (problem.objective == plan_objective::latency && costs.tells_tokens() && costs.chunk_count() > 1) {
+  double bound = soonest ? found.bound : found.bound / problem.batch_size;
+  if (soonest && costs.tells_tokens() && costs.chunk_count() > 1) {
     // The search adds up pieces of the prompt that follow each other in truth.
     bound = 0;
     found.complete = false;

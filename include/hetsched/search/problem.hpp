@@ -27,9 +27,9 @@ struct search_progress {
   double bound = 0;            ///< of what the search goes by, latency and periods say: not of iterations
 };
 
-/// What is to be planned, for every planner.
+/// What is to be planned for training, for every planner.
 struct planning_problem {
-  int microbatches = 1;     ///< per iteration, of all pipelines together; of inference: batches of requests in flight
+  int microbatches = 1;     ///< per iteration, of all pipelines together
   int microbatch_size = 1;  ///< samples per microbatch, as the cost model has it
   bool use_all_devices = false;
   precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance

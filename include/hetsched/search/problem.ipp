@@ -31,7 +31,7 @@ HETSCHED_INLINE void validate(const cluster& hardware, const planning_problem& p
   if (std::isnan(problem.beat) || std::isnan(problem.enough)) throw input_error("beat and enough must be numbers");
   if (is_inference(problem.objective))
     throw input_error("objective " + std::string(name_of(problem.objective)) +
-                      " is one of inference, which the planner placement knows");
+                      " is one of inference, which place_inference plans");
   if (problem.objective == plan_objective::cost) {
     for (const auto& s : hardware.subclusters)
       if (!s.price_per_hour(1, 1))

@@ -24,6 +24,14 @@ TEST_CASE("a plan of equal stages goes to every target, with its ranks and assum
   CHECK(export_targets().size() == 6);
 }
 
+TEST_CASE("no target runs a plan for inference") {
+  const auto refused = [](const char* target, const char* why) {
+    CHECK(has(refusal([&] { return export_plan(inference_plan_file{}, target); }), why));
+  };
+  refused("torch", "cannot run this plan: plan: requests that are served, expected training (hetsched-plan --for torch");
+  refused("csv", "a table cannot express this plan: it serves requests");
+}
+
 TEST_CASE("the table is the whole schedule, of any target's or none's") {
   const auto made = export_plan(equal_plan(18, 2, {.tensor = 4}, "dualpipe"), "csv");
   CHECK(parse_schedule(made.text("schedule.csv"), "s").directions == 2);

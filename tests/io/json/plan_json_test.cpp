@@ -7,7 +7,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -406,18 +408,50 @@ TEST_CASE("on a cluster: names are found, devices are there, and none belongs to
 }
 
 TEST_CASE("plan.json: a plan for inference has its own figures, and no backward") {
-  plan p{.planner = "placement", .objective = plan_objective::latency};
-  p.pipelines.push_back({.microbatches = 4, .microbatch_size = 2, .schedule = {.name = "forward"}});
-  p.pipelines[0].stages.push_back({.layers = {0, 3}, .devices = {{{0, 1, 1}, 0}}, .cost = {.forward_s = 0.5}});
-  p.predicted.inference =
+  inference_plan p{.planner = "placement", .in_flight = 4, .batch_size = 2};
+  for (int i = 0; i < 2; ++i)
+    p.stages.push_back(
+        {.layers = {3 * i, 3 * i + 3}, .devices = {{{0, 1, 1}, i}}, .cost = {.forward_s = 0.5, .weight_bytes = 7}});
+  p.boundaries = {{.bytes = 9, .forward_s = 0.25, .forward_occupied_s = 0.125}};
+  p.setting.sequence = 640;
+  p.evidence = search_evidence{.objective_value = 0.5, .objective_bound = 0.25, .work = {{"labels", 3}}};
+  p.predicted =
       inference_prediction{.latency_s = 0.5, .first_token_s = 0.25, .token_s = 0.125, .requests_per_s = 4, .tokens_per_s = 12};
-  const auto text = to_json(p, {"a"}, {1});
-  CHECK(text.find("backward_s") == std::string::npos);
+  const auto text = to_json(p, {"a"}, {2});
+  CHECK(text.find("\"microbatches\": 4") != std::string::npos);
+  CHECK(text.find("\"name\": \"forward\"") != std::string::npos);
+  CHECK(text.find("\"update_s\"") == std::string::npos);
   CHECK(text.find("iteration_s") == std::string::npos);
-  const auto back = parse_plan(text, "plan.json");
-  CHECK(back.plan == p);
-  CHECK_THROWS_AS(static_cast<void>(parse_plan(text.substr(0, text.find("\"token_s\"")) + "\"iteration_s\": 1}}", "plan.json")),
-                  file_error);
+  const auto back = parse_any_plan(text, "plan.json");
+  REQUIRE(std::holds_alternative<inference_plan_file>(back));
+  CHECK(std::get<inference_plan_file>(back) == inference_plan_file{p, {"a"}, {2}});
+  CHECK_THROWS_WITH_AS(static_cast<void>(parse_plan(text, "plan.json")),
+                       "plan.json: a plan with the objective latency is for inference: it has no iteration", file_error);
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    auto other = text;
+    other.replace(other.find(from), from.size(), to);
+    return [other] { static_cast<void>(parse_any_plan(other, "plan.json")); };
+  };
+  CHECK_NOTHROW(changed("plan", "plan")());
+  for (const auto& [from, to, why] :
+       {std::tuple{"\"forward_s\": 0.5", "\"forward_s\": 0.5, \"update_s\": 1", "/pipelines/0/stages/0/update_s: is of training"},
+        {"\"name\": \"forward\"", "\"name\": \"1f1b\"", "/pipelines/0/schedule/name: found \"1f1b\", expected forward"},
+        {"\"name\": \"forward\"", "\"name\": \"forward\", \"actions\": \"x\"", "/pipelines/0/schedule/actions: is of training"},
+        {"\"microbatches\"", "\"copy_sync\": [], \"microbatches\"", "/pipelines/0/copy_sync: is of training"},
+        {"\"pipelines\"", "\"gradient_sync\": [], \"pipelines\"", "/gradient_sync: is of training"},
+        {"\"token_s\"", "\"iteration_s\"", "iteration_s"},
+        {"\"latency\"", "\"iteration\"", "/predicted"},
+        {"\"pipelines\": [", "\"pipelines\": [{}, ", "/pipelines: found 2 pipelines, expected one"}}) {
+    CAPTURE(from);
+    CAPTURE(to);
+    std::string said;
+    try {
+      changed(from, to)();
+    } catch (const file_error& wrong) {
+      said = wrong.what();
+    }
+    CHECK_MESSAGE(said.find(why) != std::string::npos, said);
+  }
   auto other = text;
   other.replace(other.find("latency\""), 7, "energy");
   CHECK_THROWS_WITH_AS(static_cast<void>(parse_plan(other, "plan.json")),

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/evaluate_inference.hpp>
 #include <hetsched/planners/placement.hpp>
 
@@ -47,17 +48,16 @@ std::vector<published> published_splits() {
 }
 
 /// Those blocks on a5000, a5000, a4000; the embedding with the first, the head with the last.
-plan split_plan(const std::vector<int>& blocks, int in_flight, plan_objective objective, recomputation recompute) {
-  plan p{.objective = objective};
-  p.pipelines.push_back({.microbatches = in_flight, .schedule = {.name = "exact_1f1b"}});
+std::vector<stage_plan> split_stages(const std::vector<int>& blocks, recomputation recompute) {
+  std::vector<stage_plan> stages;
   int next = 0;
   for (int i = 0; i < 3; ++i) {
     const int last = next + blocks[static_cast<std::size_t>(i)] + (i == 0) + (i == 2);
-    p.pipelines[0].stages.push_back(
+    stages.push_back(
         {.layers = {next, last}, .devices = {{{i / 2, 1, 1}, i % 2}}, .degrees = {}, .shares = {}, .recompute = recompute});
     next = last;
   }
-  return p;
+  return stages;
 }
 
 std::vector<int> uniform(int blocks) { return {(blocks + 2) / 3, (blocks + 1) / 3, blocks / 3}; }
@@ -79,20 +79,23 @@ TEST_CASE("placement: HAP5's splits and the uniform ones are no better than ours
     CHECK(trained->pipelines[0].stages.size() == 3);
     const inference_cost_model<> serving(hardware, model, {.prompt_tokens = 512, .output_tokens = 128});
     const auto soonest =
-        place_stages(hardware, serving, {.microbatches = 8, .objective = plan_objective::latency}, {.stages = 3});
+        place_inference(hardware, serving, {.in_flight = 8, .objective = plan_objective::latency}, {.stages = 3});
     const auto most =
-        place_stages(hardware, serving, {.microbatches = 8, .objective = plan_objective::throughput}, {.stages = 3});
+        place_inference(hardware, serving, {.in_flight = 8, .objective = plan_objective::throughput}, {.stages = 3});
     REQUIRE(soonest);
     REQUIRE(most);
     for (const auto& blocks : {split, uniform(model.layers)}) {
-      const auto other = evaluate(hardware, training, split_plan(blocks, 12, plan_objective::iteration, recomputation::full));
+      plan split_plan;
+      split_plan.pipelines.push_back(
+          {.microbatches = 12, .stages = split_stages(blocks, recomputation::full), .schedule = {.name = "exact_1f1b"}});
+      const auto other = evaluate(hardware, training, split_plan);
       REQUIRE(other);
       CHECK(trained->predicted.iteration_s <= other->plan.predicted.iteration_s);
       const auto served =
-          evaluate_inference(hardware, serving, split_plan(blocks, 8, plan_objective::latency, recomputation::none));
+          evaluate_inference(hardware, serving, {.in_flight = 8, .stages = split_stages(blocks, recomputation::none)});
       REQUIRE(served);
-      CHECK(soonest->predicted.inference->latency_s <= served->plan.predicted.inference->latency_s);
-      CHECK(most->predicted.inference->requests_per_s >= served->plan.predicted.inference->requests_per_s);
+      CHECK(soonest->predicted->latency_s <= served->plan.predicted->latency_s);
+      CHECK(most->predicted->requests_per_s >= served->plan.predicted->requests_per_s);
     }
   }
 }
@@ -102,15 +105,15 @@ TEST_CASE("placement: neighbours on one node talk over its links") {
   const cluster hardware{.subclusters = {{"pair", device, 2, 2, {1e-6, 100e9}, {1e-3, 1e8}}}};
   const auto model = llama({.layers = 16, .hidden = 2048, .heads = 16, .vocab = 32000, .sequence = 1024});
   const inference_cost_model<> costs(hardware, model, {.prompt_tokens = 512, .output_tokens = 64});
-  const auto found = place_stages(hardware, costs, {.microbatches = 2, .objective = plan_objective::latency}, {.stages = 4});
+  const auto found = place_inference(hardware, costs, {.in_flight = 2}, {.stages = 4});
   REQUIRE(found);
   CHECK(std::abs(found->evidence->objective_value / found->evidence->objective_bound - 1) < 1e-12);  // sums in another order
   int across = 0;
-  const auto& stages = found->pipelines[0].stages;
+  const auto& stages = found->stages;
   for (std::size_t i = 0; i + 1 < stages.size(); ++i) {
     const bool leaves = stages[i].devices[0].first_device / 2 != stages[i + 1].devices[0].first_device / 2;
     across += leaves;
-    CHECK((found->pipelines[0].boundaries[i].forward_s > 0.01) == leaves);
+    CHECK((found->boundaries[i].forward_s > 0.01) == leaves);
   }
   CHECK(across == 1);
 }
@@ -147,7 +150,7 @@ TEST_CASE("placement: of machines that are alike the first are used first, and n
         hardware.links.push_back({.a = a, .b = b, .link = {50e-6, gbit_per_s(n % 2 == 0 ? 10 : 1 + (a * b * n) % 7)}});
     const auto costs = make_tile_cost(hardware, model);
     price_book book(hardware, costs);
-    auto chain = detail::make_instance(book, {.microbatches = 8}, {}).chain;
+    auto chain = detail::make_instance(book, {.in_flight = [](int left) { return std::min(left, 8); }}, {}).chain;
     for (const auto& p : chain.pools) (p.twin >= 0 ? alike : unlike) += 1;
     const auto in_order = least_iteration(chain, 8);
     for (auto& p : chain.pools) p.twin = -1;
@@ -164,14 +167,14 @@ TEST_CASE("placement: of machines that are alike the first are used first, and n
 TEST_CASE("placement: a look at the first parts only") {
   const auto hardware = workstations();
   const inference_cost_model<> serving(hardware, published_splits().front().model, {.prompt_tokens = 512, .output_tokens = 128});
-  const planning_problem problem{.objective = plan_objective::latency};
-  const auto found = place_stages(hardware, serving, problem, {.parts = 1});
+  const auto found = place_inference(hardware, serving, {.parts = 1});
   REQUIRE(found);
-  for (const auto& s : found->pipelines[0].stages) CHECK(s.devices[0].mesh.subcluster == 0);
-  CHECK(objective_of(*found) >= objective_of(*place_stages(hardware, serving, problem)));
-  CHECK_THROWS_AS(static_cast<void>(place_stages(hardware, serving, problem, {.parts = -1})), input_error);
-  const auto training = make_tile_cost(hardware, published_splits().front().model);
-  CHECK_THROWS_AS(static_cast<void>(place_stages(hardware, training, {.microbatches = 12}, {.parts = 1})), input_error);
+  for (const auto& s : found->stages) CHECK(s.devices[0].mesh.subcluster == 0);
+  CHECK(objective_of(*found) >= objective_of(*place_inference(hardware, serving, {})));
+  for (const auto& wrong : {inference_problem{.parts = -1}, inference_problem{.in_flight = 0}, inference_problem{.batch_size = 0},
+                            inference_problem{.objective = plan_objective::iteration}})
+    CHECK_THROWS_AS(static_cast<void>(place_inference(hardware, serving, wrong)), input_error);
+  CHECK_THROWS_AS(static_cast<void>(place_stages(hardware, serving, {.objective = plan_objective::latency})), input_error);
 }
 
 TEST_CASE("placement: what cannot be is refused or told") {

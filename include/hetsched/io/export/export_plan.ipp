@@ -2,6 +2,7 @@
 #pragma once
 
 #include <utility>
+#include <variant>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
@@ -35,13 +36,16 @@ inline constexpr export_target export_table[] = {
      }},
 };
 
+[[noreturn]] inline void refuse(const plan_target& t, const std::string& why) {
+  throw inexpressible(t.program + " cannot run this plan: " + why + " (hetsched-plan --for " + t.name +
+                      " finds one that it can)");
+}
+
 inline void expect_runnable(const plan& p, const plan_target& t, const std::optional<cluster>& hardware) {
   std::string refused;
   for (const auto& gap : hardware ? gaps(p, t, *hardware) : gaps(p, t))
     if (!gap.runs_anyway) refused += (refused.empty() ? "" : "; ") + to_text(gap);
-  if (!refused.empty())
-    throw inexpressible(t.program + " cannot run this plan: " + refused + " (hetsched-plan --for " + t.name +
-                        " finds one that it can)");
+  if (!refused.empty()) refuse(t, refused);
 }
 
 }  // namespace detail
@@ -52,15 +56,21 @@ HETSCHED_INLINE std::vector<std::string> export_targets() {
   return names;
 }
 
-HETSCHED_INLINE plan_export export_plan(plan_file file, std::string_view target, std::optional<cluster> hardware,
+HETSCHED_INLINE plan_export export_plan(any_plan_file any, std::string_view target, std::optional<cluster> hardware,
                                         const std::string& path) {
   for (const auto& t : detail::export_table)
     if (t.name == target) {
+      const auto rules = find_plan_target(target);
+      if (std::holds_alternative<inference_plan_file>(any)) {
+        if (rules) detail::refuse(*rules, "plan: requests that are served, expected training");
+        throw inexpressible(std::string(t.called) + " cannot express this plan: it serves requests");
+      }
+      auto& file = std::get<plan_file>(any);
       if (hardware) {
         file.plan = plan_on(file, *hardware, path);
         file.subclusters = subcluster_names(*hardware);
       }
-      if (const auto rules = find_plan_target(target)) detail::expect_runnable(file.plan, *rules, hardware);
+      if (rules) detail::expect_runnable(file.plan, *rules, hardware);
       return t.write(place_plan(std::move(file), std::string(t.called), std::move(hardware), path));
     }
   throw input_error("there is no target " + std::string(target));

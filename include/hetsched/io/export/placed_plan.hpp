@@ -66,7 +66,7 @@ struct placed_plan {
 
 /// A plan of a file for a target. On a cluster, subclusters count as there. `path`: of the plan, for messages.
 /// Pipelines that differ in their devices only become one, whose stages are as slow as the slowest.
-/// Throws: inexpressible for what has no such ranks: other pipelines, and plans that serve requests; input_error for devices
+/// Throws: inexpressible for what has no such ranks: other pipelines; input_error for devices
 /// that the cluster does not have, and where stages and schedule do not fit. What else a target does not run, gaps() tells;
 /// export_plan asks it, and those who write files for a target ask nothing again.
 [[nodiscard]] placed_plan place_plan(plan_file file, std::string target, std::optional<cluster> hardware = {},

@@ -65,7 +65,6 @@ HETSCHED_INLINE placed_plan place_plan(plan_file file, std::string target, std::
                                        const std::string& path) {
   placed_plan placed{.target = std::move(target), .file = {}, .layout = {}, .ranks = {}, .hardware = std::move(hardware)};
   const auto& p = file.plan;
-  if (is_inference(p)) placed.refuse("it serves requests");
   if (p.pipelines.empty()) placed.refuse("it has no pipeline");
   if (const auto unlike = unlike_pipelines(p); unlike && !unlike->runs_anyway)
     placed.refuse("it has " + std::to_string(p.pipelines.size()) + " pipelines, which differ: " + to_text(*unlike));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <utility>
+#include <variant>
 
 #include <nlohmann/json.hpp>
 
@@ -16,6 +17,7 @@
 #include <hetsched/io/json/stack_json.hpp>
 #include <hetsched/io/schedule_csv.hpp>
 #include <hetsched/plan/stage_parts.hpp>
+#include <hetsched/schedule/builders/one_f_one_b.hpp>
 
 namespace hetsched::detail {
 
@@ -24,6 +26,7 @@ struct plan_reader {
   std::vector<std::string>& subclusters;
   std::string folder;     // of the file, for those beside it
   bool complete = false;  // all subclusters are known
+  bool serves = false;    // a plan for inference
 
   [[nodiscard]] int subcluster(const json_value& value) const {
     const auto name = value.name();
@@ -109,6 +112,8 @@ struct plan_reader {
     value.object({"layers", "devices", "degrees", "shares", "recompute", "zero", "warmup", "forward_s", "backward_s",
                   "weight_backward_s", "update_s", "weight_bytes", "gradient_bytes", "optimizer_bytes", "activation_bytes",
                   "temporary_bytes", "overheads", "memory_bytes", "memory_capacity_bytes"});
+    if (serves)
+      for (const char* of_training : {"warmup", "backward_s", "weight_backward_s", "update_s"}) refuse(value, of_training);
     stage_plan s;
     layers(value.at("layers"), next, s);
     const auto devices = value.at("devices");
@@ -139,6 +144,11 @@ struct plan_reader {
     }
     numbers(value, s);
     return s;
+  }
+
+  // What a plan for inference does not have.
+  static void refuse(const json_value& value, const char* of_training) {
+    if (const auto found = value.find(of_training)) found->fail("is of training, and the objective of inference");
   }
 
   static void count_stages(const json_value& stages) {
@@ -204,11 +214,14 @@ struct plan_reader {
       line.stages.push_back(stage(stages[i], i == 0 ? 0 : line.stages.back().layers.last));
     if (const auto boundaries = value.find("boundaries"))
       line.boundaries = boundaries->sized(line.stages.size() - 1, "boundary between stages").list(boundary);
+    if (serves) refuse(value, "copy_sync");
     if (const auto syncs = value.find("copy_sync"))
       line.copy_sync = syncs->list([&](const json_value& x) { return copy_sync(x, line.stages.back().layers.last - 1); });
     const auto schedule = value.at("schedule");
     schedule.object({"name", "actions"});
     line.schedule.name = schedule.at("name").name();
+    if (serves && line.schedule.name != forward_schedule_name) schedule.at("name").expected("forward, as of inference");
+    if (serves) refuse(schedule, "actions");
     if (const auto listed = schedule.find("actions")) line.schedule.actions = actions(*listed, line);
     return line;
   }
@@ -243,7 +256,6 @@ struct plan_reader {
   }
 
   [[nodiscard]] static prediction predicted(const json_value& value) {
-    if (value.has("latency_s")) return {.inference = read_inference(value, max_json_number)};
     value.object({"iteration_s", "lower_bound_s", "samples_per_s", "mfu", "load_balance", "period_s", "cost_per_sample"});
     const auto number = [&](const char* key) { return value.at(key).number(0, max_json_number); };
     return {.iteration_s = number("iteration_s"),
@@ -309,7 +321,72 @@ struct plan_reader {
             .anchored = std::move(anchored),
             .target = name("target")};
   }
+
+  [[nodiscard]] static json_value pipelines_of(const json_value& top) {
+    const auto pipelines = top.at("pipelines");
+    if (pipelines.size() == 0) pipelines.expected("at least one pipeline");
+    return pipelines;
+  }
+
+  [[nodiscard]] plan plan_1(const json_value& top) const {
+    plan p{.planner = top.at("planner").name()};
+    const auto microbatches = top.at("microbatches");
+    (void)microbatches.count(1, max_microbatches);
+    const auto schedule = top.at("schedule").name();
+    const auto pipelines = pipelines_of(top);
+    for (std::size_t i = 0; i < pipelines.size(); ++i) {
+      p.pipelines.push_back(pipeline_1(pipelines[i]));
+      p.pipelines.back().schedule.name = schedule;
+    }
+    if (const int sum = microbatch_count(p); sum != microbatches.count(1, max_microbatches))
+      microbatches.expected(std::to_string(sum) + ", the sum over the pipelines");
+    p.predicted = predicted(top.at("predicted"));
+    return p;
+  }
+
+  // Their device counts, if these are told.
+  [[nodiscard]] std::vector<int> known_subclusters(const json_value& names) const {
+    std::vector<int> counts;
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const auto entry = names[i].object({"name", "devices"});
+      if (subcluster(entry.at("name")) != static_cast<int>(i)) entry.at("name").fail("the name is used twice");
+      if (const auto devices = entry.find("devices")) counts.push_back(devices->count());
+      if (!counts.empty() && counts.size() != i + 1) entry.fail("devices must be given for all subclusters, or for none");
+    }
+    return counts;
+  }
+
+  [[nodiscard]] std::vector<pipeline_plan> pipelines(const json_value& values) const {
+    if (serves && values.size() != 1)
+      values.fail("found " + std::to_string(values.size()) + " pipelines, expected one, as of inference");
+    std::vector<pipeline_plan> found;
+    std::int64_t microbatches = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      found.push_back(pipeline(values[i]));
+      microbatches += found.back().microbatches;
+      if (microbatches > max_microbatches)
+        values[i].at("microbatches").fail("more than " + std::to_string(max_microbatches) + " microbatches in all pipelines");
+      const int last = found[i].stages.back().layers.last, expected = found[0].stages.back().layers.last;
+      if (last != expected)
+        values[i].at("stages").fail("ends at layer " + std::to_string(last - 1) + ", expected " + std::to_string(expected - 1) +
+                                    " as pipeline 0 has it");
+    }
+    return found;
+  }
 };
+
+/// A plan of one pipeline that was read as one for inference.
+[[nodiscard]] inline inference_plan served_by(plan p) {
+  auto& line = p.pipelines.front();
+  return {.planner = std::move(p.planner),
+          .objective = p.objective,
+          .in_flight = line.microbatches,
+          .batch_size = line.microbatch_size,
+          .stages = std::move(line.stages),
+          .boundaries = std::move(line.boundaries),
+          .setting = std::move(p.setting),
+          .evidence = std::move(p.evidence)};
+}
 
 /// Refuses devices that belong to two stages. O(groups log groups).
 inline void check_apart(const json_value& pipelines, const plan_file& file) {
@@ -343,32 +420,15 @@ inline void check_apart(const json_value& pipelines, const plan_file& file) {
 
 namespace hetsched {
 
-HETSCHED_INLINE plan_file parse_plan(std::string_view text, std::string_view file_name) {
+HETSCHED_INLINE any_plan_file parse_any_plan(std::string_view text, std::string_view file_name) {
   const detail::json_document document(text, file_name);
   plan_file result;
   plan& p = result.plan;
   auto folder = std::filesystem::path(file_name).parent_path().string();
   if (!folder.empty()) folder += '/';
   detail::plan_reader read{result.subclusters, folder};
-  const auto pipelines_of = [](const detail::json_value& top) {
-    const auto pipelines = top.at("pipelines");
-    if (pipelines.size() == 0) pipelines.expected("at least one pipeline");
-    return pipelines;
-  };
   if (document.version_of("plan", 2) == 1) {
-    const auto top = document.with_keys({"planner", "microbatches", "pipelines", "schedule", "predicted"});
-    p.planner = top.at("planner").name();
-    const auto microbatches = top.at("microbatches");
-    (void)microbatches.count(1, detail::max_microbatches);
-    const auto schedule = top.at("schedule").name();
-    const auto pipelines = pipelines_of(top);
-    for (std::size_t i = 0; i < pipelines.size(); ++i) {
-      p.pipelines.push_back(read.pipeline_1(pipelines[i]));
-      p.pipelines.back().schedule.name = schedule;
-    }
-    if (const int sum = microbatch_count(p); sum != microbatches.count(1, detail::max_microbatches))
-      microbatches.expected(std::to_string(sum) + ", the sum over the pipelines");
-    p.predicted = read.predicted(top.at("predicted"));
+    p = read.plan_1(document.with_keys({"planner", "microbatches", "pipelines", "schedule", "predicted"}));
     return result;
   }
   const auto top = document.with_keys(
@@ -378,36 +438,46 @@ HETSCHED_INLINE plan_file parse_plan(std::string_view text, std::string_view fil
     const auto known = objective_named(objective->name());
     if (!known) objective->expected("one of iteration, cost, latency, throughput");
     p.objective = *known;
+    read.serves = is_inference(*known);
   }
-  if (const auto names = top.find("subclusters"))
-    for (std::size_t i = 0; i < names->size(); ++i) {
-      const auto entry = (*names)[i].object({"name", "devices"});
-      if (read.subcluster(entry.at("name")) != static_cast<int>(i)) entry.at("name").fail("the name is used twice");
-      if (const auto devices = entry.find("devices")) result.device_counts.push_back(devices->count());
-      if (!result.device_counts.empty() && result.device_counts.size() != i + 1)
-        entry.fail("devices must be given for all subclusters, or for none");
-    }
+  if (const auto names = top.find("subclusters")) result.device_counts = read.known_subclusters(*names);
   read.complete = !result.device_counts.empty();
   if (const auto setting = top.find("setting")) p.setting = read.setting(*setting);
-  const auto pipelines = pipelines_of(top);
-  std::int64_t microbatches = 0;
-  for (std::size_t i = 0; i < pipelines.size(); ++i) {
-    p.pipelines.push_back(read.pipeline(pipelines[i]));
-    microbatches += p.pipelines.back().microbatches;
-    if (microbatches > detail::max_microbatches)
-      pipelines[i]
-          .at("microbatches")
-          .fail("more than " + std::to_string(detail::max_microbatches) + " microbatches in all pipelines");
-    if (p.pipelines[i].stages.back().layers.last != p.pipelines[0].stages.back().layers.last)
-      pipelines[i].at("stages").fail("ends at layer " + std::to_string(p.pipelines[i].stages.back().layers.last - 1) +
-                                     ", expected " + std::to_string(p.pipelines[0].stages.back().layers.last - 1) +
-                                     " as pipeline 0 has it");
-  }
+  const auto pipelines = read.pipelines_of(top);
+  p.pipelines = read.pipelines(pipelines);
   detail::check_apart(pipelines, result);
+  if (read.serves) read.refuse(top, "gradient_sync");
   if (const auto syncs = top.find("gradient_sync"))
     p.gradient_sync = syncs->list([&](const detail::json_value& value) { return read.sync(value, p); });
-  if (const auto predicted = top.find("predicted")) p.predicted = read.predicted(*predicted);
   if (const auto evidence = top.find("evidence")) p.evidence = read.evidence(*evidence);
+  const auto predicted = top.find("predicted");
+  if (!read.serves) {
+    if (predicted) p.predicted = read.predicted(*predicted);
+    return result;
+  }
+  auto served = detail::served_by(std::move(p));
+  if (predicted) served.predicted = detail::read_inference(*predicted, max_json_number);
+  return inference_plan_file{std::move(served), std::move(result.subclusters), std::move(result.device_counts)};
+}
+
+HETSCHED_INLINE plan_file parse_plan(std::string_view text, std::string_view file_name) {
+  auto file = parse_any_plan(text, file_name);
+  if (const auto* served = std::get_if<inference_plan_file>(&file)) try {
+      detail::expect_training(served->plan.objective);
+    } catch (const input_error& wrong) {
+      throw file_error(std::string(file_name), "", wrong.what());
+    }
+  return std::get<plan_file>(std::move(file));
+}
+
+HETSCHED_INLINE plan_file read_pipelines(const std::string& path) {
+  auto file = read_any_plan(path);
+  if (auto* trained = std::get_if<plan_file>(&file)) return std::move(*trained);
+  auto& served = std::get<inference_plan_file>(file);
+  plan_file result{.plan = {}, .subclusters = std::move(served.subclusters), .device_counts = std::move(served.device_counts)};
+  result.plan.planner = served.plan.planner;
+  result.plan.pipelines.push_back(forward_pipeline(served.plan));
+  result.plan.setting = std::move(served.plan.setting);
   return result;
 }
 
@@ -542,12 +612,10 @@ namespace hetsched::detail {
   return item;
 }
 
-}  // namespace hetsched::detail
-
-namespace hetsched {
-
-HETSCHED_INLINE std::string to_json(const plan& p, const std::vector<std::string>& subclusters,
-                                    const std::vector<int>& device_counts) {
+/// What a plan.json of either kind begins with, up to its pipelines, of which there are none yet.
+template <class Plan>
+[[nodiscard]] nlohmann::ordered_json head_of(const Plan& p, const std::vector<std::string>& subclusters,
+                                             const std::vector<int>& device_counts) {
   using json = nlohmann::ordered_json;
   json out{{"format", "hetsched/plan"}, {"version", 2}};
   if (!p.planner.empty()) out["planner"] = p.planner;
@@ -557,20 +625,58 @@ HETSCHED_INLINE std::string to_json(const plan& p, const std::vector<std::string
     names.push_back({{"name", subclusters[i]}});
     if (!device_counts.empty()) names.back()["devices"] = device_counts.at(i);
   }
-  if (!(p.setting == plan_setting{})) out["setting"] = detail::to_json(p.setting);
-  auto& pipelines = out["pipelines"] = json::array();
+  if (!(p.setting == plan_setting{})) out["setting"] = to_json(p.setting);
+  out["pipelines"] = json::array();
+  return out;
+}
+
+/// Counts, stages and boundaries of a pipeline.
+[[nodiscard]] inline nlohmann::ordered_json to_json(const pipeline_plan& line, const std::vector<std::string>& subclusters,
+                                                    bool inference) {
+  nlohmann::ordered_json value{{"microbatches", line.microbatches}, {"microbatch_size", line.microbatch_size}};
+  auto& stages = value["stages"] = nlohmann::ordered_json::array();
+  for (const auto& s : line.stages) stages.push_back(to_json(s, subclusters, inference));
+  if (line.boundaries.size() + 1 == line.stages.size()) {
+    auto& boundaries = value["boundaries"] = nlohmann::ordered_json::array();
+    for (const auto& b : line.boundaries) boundaries.push_back(to_json(b));
+  }
+  return value;
+}
+
+[[nodiscard]] inline nlohmann::ordered_json to_json(const search_evidence& e, plan_objective objective) {
+  nlohmann::ordered_json told{
+      {"objective_value", e.objective_value}, {"objective_bound", e.objective_bound}, {"complete", e.complete}};
+  if (objective == plan_objective::iteration) told["iteration_bound"] = e.objective_bound;
+  if (e.sum_bound > 0) told["sum_bound"] = e.sum_bound;
+  if (!e.rule.empty()) told["rule"] = e.rule;
+  if (!e.space.empty()) told["space"] = e.space;
+  if (e.stopped) told["stopped"] = true;
+  auto& work = told["work"] = nlohmann::ordered_json::object();
+  for (const auto& [name, count] : e.work) work[name] = count;
+  return told;
+}
+
+[[nodiscard]] inline std::vector<int> device_counts_of(const cluster& hardware) {
+  std::vector<int> counts;
+  for (const auto& s : hardware.subclusters) counts.push_back(s.device_count());
+  return counts;
+}
+
+}  // namespace hetsched::detail
+
+namespace hetsched {
+
+HETSCHED_INLINE std::string to_json(const plan& p, const std::vector<std::string>& subclusters,
+                                    const std::vector<int>& device_counts) {
+  using json = nlohmann::ordered_json;
+  auto out = detail::head_of(p, subclusters, device_counts);
   for (const auto& line : p.pipelines) {
-    json value{{"microbatches", line.microbatches}, {"microbatch_size", line.microbatch_size}};
-    auto& stages = value["stages"] = json::array();
-    for (const auto& s : line.stages) stages.push_back(detail::to_json(s, subclusters, is_inference(p)));
-    auto& boundaries = value["boundaries"] = json::array();
-    for (const auto& b : line.boundaries) boundaries.push_back(detail::to_json(b));
-    if (line.boundaries.size() + 1 != line.stages.size()) value.erase("boundaries");
+    auto value = detail::to_json(line, subclusters, false);
     for (const auto& c : line.copy_sync)
       value["copy_sync"].push_back({{"owner", c.owner}, {"layer", c.layer}, {"bytes", c.bytes}, {"seconds", c.seconds}});
     value["schedule"] = {{"name", line.schedule.name}};
     if (line.schedule.actions) value["schedule"]["actions"] = to_csv(*line.schedule.actions);
-    pipelines.push_back(std::move(value));
+    out["pipelines"].push_back(std::move(value));
   }
   if (!p.gradient_sync.empty()) {
     auto& syncs = out["gradient_sync"] = json::array();
@@ -580,29 +686,33 @@ HETSCHED_INLINE std::string to_json(const plan& p, const std::vector<std::string
                        {"bytes", g.bytes},
                        {"seconds", g.seconds}});
   }
-  if (p.predicted.inference) {
-    out["predicted"] = detail::to_json(*p.predicted.inference);
-  } else if (!(p.predicted == prediction{})) {
+  if (!(p.predicted == prediction{})) {
     out["predicted"] = {{"iteration_s", p.predicted.iteration_s},     {"lower_bound_s", p.predicted.lower_bound_s},
                         {"samples_per_s", p.predicted.samples_per_s}, {"mfu", p.predicted.mfu},
                         {"load_balance", p.predicted.load_balance},   {"period_s", p.predicted.period_s}};
     if (p.predicted.cost_per_sample) out["predicted"]["cost_per_sample"] = *p.predicted.cost_per_sample;
   }
-  if (p.evidence) {
-    json work = json::object();
-    for (const auto& [name, count] : p.evidence->work) work[name] = count;
-    out["evidence"] = {{"objective_value", p.evidence->objective_value},
-                       {"objective_bound", p.evidence->objective_bound},
-                       {"complete", p.evidence->complete}};
-    auto& told = out["evidence"];
-    if (p.objective == plan_objective::iteration) told["iteration_bound"] = p.evidence->objective_bound;
-    if (p.evidence->sum_bound > 0) told["sum_bound"] = p.evidence->sum_bound;
-    if (!p.evidence->rule.empty()) told["rule"] = p.evidence->rule;
-    if (!p.evidence->space.empty()) told["space"] = p.evidence->space;
-    if (p.evidence->stopped) told["stopped"] = true;
-    told["work"] = std::move(work);
-  }
+  if (p.evidence) out["evidence"] = detail::to_json(*p.evidence, p.objective);
   return detail::dump(out);
+}
+
+HETSCHED_INLINE std::string to_json(const inference_plan& p, const std::vector<std::string>& subclusters,
+                                    const std::vector<int>& device_counts) {
+  auto out = detail::head_of(p, subclusters, device_counts);
+  const auto line = forward_pipeline(p);
+  auto value = detail::to_json(line, subclusters, true);
+  value["schedule"] = {{"name", line.schedule.name}};
+  out["pipelines"].push_back(std::move(value));
+  if (p.predicted) out["predicted"] = detail::to_json(*p.predicted);
+  if (p.evidence) out["evidence"] = detail::to_json(*p.evidence, p.objective);
+  return detail::dump(out);
+}
+
+HETSCHED_INLINE std::string to_json(const plan& p, const cluster& hardware) {
+  return to_json(p, subcluster_names(hardware), detail::device_counts_of(hardware));
+}
+HETSCHED_INLINE std::string to_json(const inference_plan& p, const cluster& hardware) {
+  return to_json(p, subcluster_names(hardware), detail::device_counts_of(hardware));
 }
 
 }  // namespace hetsched

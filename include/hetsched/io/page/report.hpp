@@ -10,6 +10,7 @@
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/page/memory_svg.hpp>
 #include <hetsched/io/page/timeline_svg.hpp>
+#include <hetsched/plan/inference_plan.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
 #include <hetsched/schedule/simulate/what_if.hpp>
@@ -151,6 +152,9 @@ struct critical_part {
 /// Headline numbers of a prediction; what it does not know (0) is left out. `sequence`: tokens per sample, if money is to be told
 /// per million of them; 0: not known.
 [[nodiscard]] std::vector<report_figure> prediction_figures(const prediction& p, int sequence = 0);
+
+/// The same of inference.
+[[nodiscard]] std::vector<report_figure> prediction_figures(const inference_prediction& p);
 
 /// A report section on one pipeline of a plan. Precondition: `subclusters` holds the names that its stages count.
 [[nodiscard]] report_section plan_section(pipeline_plan line, std::vector<std::string> subclusters, timeline t, double period_s);

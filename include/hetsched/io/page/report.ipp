@@ -355,13 +355,15 @@ HETSCHED_INLINE report_table what_if_table(const what_if_result& result, const w
   return table;
 }
 
+HETSCHED_INLINE std::vector<report_figure> prediction_figures(const inference_prediction& p) {
+  return {{"first token", format_seconds(p.first_token_s), "after a request starts"},
+          {"token", format_seconds(p.token_s), "between two of a request"},
+          {"latency", format_seconds(p.latency_s), "of a request"},
+          {"throughput", format_number(p.tokens_per_s), "tokens per second"},
+          {"requests", format_number(p.requests_per_s), "per second"}};
+}
+
 HETSCHED_INLINE std::vector<report_figure> prediction_figures(const prediction& p, int sequence) {
-  if (const auto& served = p.inference)
-    return {{"first token", format_seconds(served->first_token_s), "after a request starts"},
-            {"token", format_seconds(served->token_s), "between two of a request"},
-            {"latency", format_seconds(served->latency_s), "of a request"},
-            {"throughput", format_number(served->tokens_per_s), "tokens per second"},
-            {"requests", format_number(served->requests_per_s), "per second"}};
   std::vector<report_figure> figures{{"iteration", format_seconds(p.iteration_s), "simulated"}};
   if (p.lower_bound_s > 0)
     figures.push_back({"lower bound", format_seconds(p.lower_bound_s),

@@ -224,9 +224,7 @@ class stage_executor {
       for (Tensor* g : c.gradients) detail::scale(*g, scale, queue_);
   }
 
-  void run(const loss_call& loss, const stage_listener& told) {
-    auto until = deadline_in(options_.deadline_s);
-    bool fresh = false;  // there was progress since then
+  void begin_step() {
     std::fill(done_.begin(), done_.end(), char{0});
     std::fill(begun_.begin(), begun_.end(), char{0});
     std::fill(losses_.begin(), losses_.end(), 0.0);
@@ -243,6 +241,11 @@ class stage_executor {
     turns_.begin_step();
     for (std::size_t e = 0; e < program_.edges.size(); ++e)
       if (early(static_cast<int>(e))) edges_.post_receives(e);
+  }
+
+  /// Does what can be done, and waits for others, until all is.
+  void play(deadline_time until, const loss_call& loss, const stage_listener& told) {
+    bool fresh = false;  // there was progress since then
     while (true) {
       bool moved = edges_.advance([&](int e) { return early(e); }), left = false;
       if (told.progress) moved = told.progress() || moved;
@@ -268,6 +271,9 @@ class stage_executor {
       if (!left && all_sent()) break;  // what was missing has come meanwhile
       give_up(result);
     }
+  }
+
+  void end_step(const stage_listener& told) {
     if (!exchanges_.empty()) {
       for (std::size_t i = 0; i < copies_.size(); ++i) {
         scale_gradients(copies_[i]);
@@ -286,6 +292,13 @@ class stage_executor {
     std::sort(measured_.actions.begin(), measured_.actions.end(), [](const timed_action& a, const timed_action& b) {
       return is_transfer(a.what.kind) != is_transfer(b.what.kind) ? is_transfer(b.what.kind) : a.start_s < b.start_s;
     });
+  }
+
+  void run(const loss_call& loss, const stage_listener& told) {
+    const auto until = deadline_in(options_.deadline_s);
+    begin_step();
+    play(until, loss, told);
+    end_step(told);
   }
 
   /// Whether an edge's receives are posted as soon as there are buffers, and its sends hold up nobody.

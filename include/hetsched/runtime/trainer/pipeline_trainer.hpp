@@ -416,6 +416,17 @@ class pipeline_trainer {
     const auto& line = pipeline();
     const auto shape_behind = [&](int l) { return shape_after(l, line.microbatch_size); };
     transfers_ = make_pipeline_groups(line, shape_behind, options_.boundary_layout);
+    make_stages(make_layer, takes_group, shape_after);
+    learn_parameters();
+    count_samples();
+    make_exchange();
+    for (auto& p : parameters_) p.free_gradient();
+    make_executor();
+  }
+
+  /// The stages that this rank computes, of the user's layers.
+  void make_stages(function_ref<Layer(int, const group_type&)> make_layer, bool takes_group, const layer_shapes& shape_after) {
+    const auto& line = pipeline();
     const int schedule_rank = place().group;
     const auto& here = line.group(schedule_rank);
     const auto& degrees_here = here.degrees;
@@ -436,15 +447,18 @@ class pipeline_trainer {
       }
       layer_list_options how_to_run{.recomputes = here.recompute == recomputation::full, .first = range.first, .shapes = {}};
       // Of several devices, what is between the layers of a stage is the layers' own.
-      for (int l = range.first; l + 1 < range.last && ranks.size() == 1; ++l) how_to_run.shapes.push_back(shape_behind(l).output);
+      for (int l = range.first; l + 1 < range.last && ranks.size() == 1; ++l)
+        how_to_run.shapes.push_back(shape_after(l, line.microbatch_size).output);
       layers_type list(std::move(layers), std::move(how_to_run));
       if constexpr (std::same_as<stage_type, layers_type>)
         stages_.push_back(std::move(list));
       else
         stages_.push_back(backend_.template make_stage<Tensor>(std::move(list)));
     }
-    learn_parameters();
-    count_samples();
+  }
+
+  /// The exchange of gradients, and the optimizer's state of what this rank updates.
+  void make_exchange() {
     exchange_ = std::make_unique<exchange_type>(
         model_,
         [&](const parameter_holder& h) {
@@ -454,7 +468,7 @@ class pipeline_trainer {
         },
         detail::another(comm_),
         exchange_options{.bucket_bytes = options_.bucket_bytes,
-                         .frees_buffers = here.zero >= 2,
+                         .frees_buffers = pipeline().group(place().group).zero >= 2,
                          .room = room_of_ranks(layout_),
                          .waves = detail::exchange_waves(layout_),
                          .joint_bytes = options_.sums_in_order ? 0 : options_.joint_bytes},
@@ -466,8 +480,6 @@ class pipeline_trainer {
         detail::zero(state.back(), queue_);
       }
     }
-    for (auto& p : parameters_) p.free_gradient();
-    make_executor();
   }
 
   void compare_plans(const training_layout& layout) {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io/json_reader.hpp>
-#include <hetsched/plan/plan.hpp>
+#include <hetsched/plan/inference_plan.hpp>
 
 namespace hetsched::detail {
 

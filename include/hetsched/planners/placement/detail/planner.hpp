@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <utility>
@@ -13,12 +14,12 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/placement/chain.hpp>
-#include <hetsched/search/problem.hpp>
 
 #include <hetsched/planners/placement/options.hpp>
 
@@ -51,7 +52,7 @@ struct placement_instance {
 
 /// Throws input_error unless the groups fit their subclusters.
 inline void validate_groups(const cluster& hardware, const placement_options& options) {
-  if (options.stages < 0 || options.parts < 0) throw input_error("the numbers of stages and parts must not be negative");
+  if (options.stages < 0) throw input_error("the number of stages must not be negative");
   if (options.groups.empty()) return;
   if (options.groups.size() != hardware.subclusters.size())
     throw input_error("groups: found " + std::to_string(options.groups.size()) + ", expected one for each subcluster");
@@ -93,9 +94,20 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
   return true;
 }
 
-/// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two. Where the
-/// problem's go_on ends it, it leaves the rest out.
-[[nodiscard]] inline placement_instance make_instance(price_book& book, const planning_problem& problem,
+/// What a chain is asked for.
+struct chain_question {
+  bool serves = false;  ///< requests, which go one way; else microbatches of training, there and back
+  std::function<double(int stages_left)> in_flight;
+  bool use_all_devices = false;
+  int parts = 0;  ///< as of inference_problem
+  function_ref<bool()> go_on = {};
+
+  [[nodiscard]] bool may_go_on() const { return !go_on || go_on(); }
+};
+
+/// The pools: a whole subcluster, or each node of it where stages of one node have another link than those of two. Where
+/// go_on ends it, it leaves the rest out.
+[[nodiscard]] inline placement_instance make_instance(price_book& book, const chain_question& asked,
                                                       const placement_options& options) {
   const auto& hardware = book.hardware();
   placement_instance made;
@@ -111,8 +123,8 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
     const bool by_node = s.nodes > 1 && on_node > 1;
     const auto& ways = book.placements(mesh);
     for (int node = 0; node < (by_node ? s.nodes : 1); ++node) {
-      if (!problem.may_go_on()) return made;
-      if (options.parts > 0 && static_cast<int>(chain.pools.size()) == options.parts) break;
+      if (!asked.may_go_on()) return made;
+      if (asked.parts > 0 && static_cast<int>(chain.pools.size()) == asked.parts) break;
       const int pool = static_cast<int>(chain.pools.size());
       chain.pools.push_back(
           {.count = by_node || s.nodes == 1 ? on_node : s.nodes / mesh.nodes, .twin = node > 0 ? pool - 1 : -1});
@@ -129,7 +141,7 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
                             .copies = book[p].copies};
         for (const stage_cost& c : book.layers_on(p)) {
           const auto add = [](std::vector<double>& sums, double x) { sums.push_back(sums.back() + x); };
-          add(kind.seconds_before, is_inference(problem.objective) ? c.forward_s : c.total_s());
+          add(kind.seconds_before, asked.serves ? c.forward_s : c.total_s());
           add(kind.state_before, static_cast<double>(c.weight_bytes));
           add(kind.in_flight_before, static_cast<double>(c.activation_bytes));
           kind.temporary.push_back(static_cast<double>(c.temporary_bytes));
@@ -144,12 +156,12 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
   chain.boundary_kinds = book.boundary_kinds();
   for (const int b : book.first_boundaries())
     for (std::size_t from = 0; from < kinds; ++from) {
-      if (!problem.may_go_on()) return made;
+      if (!asked.may_go_on()) return made;
       for (std::size_t to = 0; to < kinds; ++to) {
         const int pool = chain.kinds[from].pool;
         const bool near = pool == chain.kinds[to].pool && at(on_one_node, pool);
         const auto& c = book.transfer(b, in_book[from], in_book[to], near ? proximity::same_node : proximity::other_node);
-        if (is_inference(problem.objective))
+        if (asked.serves)
           chain.transfers.push_back({c.forward_s, c.forward_occupied_s.value_or(c.forward_s)});
         else
           chain.transfers.push_back({c.round_trip_s(), c.occupied_s()});
@@ -159,13 +171,9 @@ inline void validate_groups(const cluster& hardware, const placement_options& op
   for (int p = 1; p < static_cast<int>(chain.pools.size()); ++p)
     for (int other = p - 1; other >= 0 && at(chain.pools, p).twin < 0 && at(nodes_apart, p) == 0; --other)
       if (at(nodes_apart, other) == 0 && are_alike(chain, other, p)) at(chain.pools, p).twin = other;
-  const int in_flight = problem.microbatches;
-  if (is_inference(problem.objective))
-    chain.in_flight = [in_flight](int) { return static_cast<double>(in_flight); };
-  else
-    chain.in_flight = [in_flight](int n) { return static_cast<double>(std::min(n, in_flight)); };
+  chain.in_flight = asked.in_flight;
   chain.stages = options.stages;
-  if (problem.use_all_devices) {
+  if (asked.use_all_devices) {
     int all = 0;
     for (const auto& p : chain.pools) all += p.count;
     if (chain.stages > 0 && chain.stages != all) throw input_error("all devices make " + std::to_string(all) + " stages");
