@@ -84,7 +84,8 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
     return true;
   };
   for (auto& p : plans) static_cast<void>(take(std::move(p)));
-  if (best.iteration_s == infinity) return *std::move(first_refusal);
+  if (best.iteration_s == infinity)
+    return first_refusal ? *std::move(first_refusal) : refusal{refusal::kind::infeasible, "no plan ends its iteration"};
   while (!stopped) {
     const auto now = best.plan;
     if (!detail::any_neighbour(now, take)) break;
