@@ -11,6 +11,8 @@ root = pathlib.Path(__file__).resolve().parents[2]
 COMMANDS = "through-the-commands"
 
 # Which lines of which page are like which costs: basis, stack, what they are, page, lines
+GROUPED = ("megatron",)  # stacks whose rows on that page are iterations with grouped sends
+
 CASES = [
     ("datasheets", "hetsched", "iterations on one H100 or H200", COMMANDS,
      ["All of these in bf16 without `--stack`", "All of these under autocast without `--stack`"]),
@@ -77,11 +79,12 @@ def between(path, begin, lines, end):
 library, page = root / "include/hetsched/cost/models/like_cases.ipp", root / "docs/how-sure.md"
 made = {
     library: between(library, "      // clang-format off",
-                     [f'      {{cost_basis::{basis}, "{stack}", "{what}", {cases}, {bias / 100:.4f}, {mean / 100:.4f}, "{name}"}},'
+                     [f'      {{cost_basis::{basis}, "{stack}", "{what}", {cases}, {bias / 100:.4f}, {mean / 100:.4f}, "{name}"'
+                      + (", send_mode::grouped}," if stack in GROUPED else "},")
                       for basis, stack, what, cases, bias, mean, name in rows], "      // clang-format on"),
     page: between(page, "<!-- like cases -->",
                   ["", "| costs rest on | stack | like cases | bias | mean | page |", "| --- | --- | --- | ---: | ---: | --- |"] +
-                  [f"| {basis} | {f'`{stack}`' if stack else 'any'} | {cases} {what} | {bias:+.1f} % | {mean:.1f} % | [page](accuracy/{name}.md) |"
+                  [f"| {basis} | {f'`{stack}`' if stack else 'any'} | {cases} {what}{', with grouped sends' if stack in GROUPED else ''} | {bias:+.1f} % | {mean:.1f} % | [page](accuracy/{name}.md) |"
                    for basis, stack, what, cases, bias, mean, name in rows] + [""], "<!-- /like cases -->")}
 wrong = [path for path, text in made.items() if path.read_text() != text]
 if "--check" not in sys.argv:

@@ -47,6 +47,20 @@ inline const std::map<std::string, hetsched::granularity> granularities{{"block"
   return CLI::IsMember(keys);
 }
 
+/// Refuses formats of 8 bits as a --dtype with what to say in place of them.
+inline const CLI::Validator in_16_or_32_bits(
+    [](std::string& name) -> std::string {
+      if (hetsched::find_precision(name)) return "";
+      std::string text = "found " + name + ", expected one of fp32, tf32, fp16, bf16";
+      if (name == "fp8")
+        text +=
+            "; products in fp8 are \"products\": \"fp8\" of a --stack file in training, --products fp8 of hetsched-plan in "
+            "inference";
+      if (name == "int8" || name == "int4") text += "; for inference, hetsched-plan has --weight-bits, and --products int8";
+      return text;
+    },
+    "{fp32,tf32,fp16,bf16}");
+
 /// What the command line says of costs; empty or 0 where it says nothing.
 struct cost_choice {
   std::string profile, formulas, granularity, attention, dtype, stack, recompute = "auto", zero = "auto";
@@ -68,7 +82,7 @@ struct cost_choice {
         ->check(CLI::IsMember({"flash", "standard"}))
         ->excludes(measured);
     app.add_option("--dtype", dtype, "fp32, tf32, fp16, bf16: of the formulas, in place of the model file's; not with a profile")
-        ->check(CLI::IsMember({"fp32", "tf32", "fp16", "bf16"}))
+        ->check(in_16_or_32_bits)
         ->excludes(measured);
     app.add_option(
            "--stack", stack,
@@ -166,13 +180,15 @@ class cost_source {
     return chosen == hetsched::cost_formulas::tile ? "tile" : "analytic";
   }
 
-  [[nodiscard]] std::string text(const hetsched::cluster& hardware) const {
+  /// `trained`: by the stack, else of inference.
+  [[nodiscard]] std::string text(const hetsched::cluster& hardware, bool trained = true) const {
     const auto name = kind(hardware);
     if (name == "hexiscale") return "costs by HexiScale's formulas";
     if (name == "profile") return "measured costs of " + given_.profile;
-    std::string text = (name == "tile" ? "costs of the tile model" : "analytic costs") + ("; stack " + stack_.name) +
-                       (stack_.fp8_products ? ", products in fp8" : "");
-    for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), precision_text(hardware)})
+    std::string text = name == "tile" ? "costs of the tile model" : "analytic costs";
+    if (trained) text += "; stack " + stack_.name + (stack_.fp8_products ? ", products in fp8" : "");
+    const auto precision = trained ? precision_text(hardware) : precision_text(hardware, {});
+    for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), precision})
       text += (more.empty() ? "" : "; ") + more;
     return text;
   }
@@ -188,8 +204,10 @@ class cost_source {
   /// The same as JSON.
   [[nodiscard]] nlohmann::ordered_json like_cases_json(const hetsched::cluster& hardware, bool trained = true) const {
     auto all = nlohmann::ordered_json::array();
-    for (const auto& one : like_cases(hardware, trained))
+    for (const auto& one : like_cases(hardware, trained)) {
       all.push_back({{"what", one.what}, {"cases", one.cases}, {"bias", one.bias}, {"mean", one.mean}, {"page", one.page}});
+      if (one.sends != hetsched::send_mode::asynchronous) all.back()["sends"] = hetsched::at(hetsched::send_modes, one.sends);
+    }
     return all;
   }
 
@@ -222,7 +240,13 @@ class cost_source {
   /// How ranks send under a plan: as is asked for, or, if nothing is, as the stack does where it counts.
   [[nodiscard]] hetsched::send_mode sends(const std::string& asked, const hetsched::plan& p) const {
     using namespace hetsched;
-    if (asked.empty()) return sends_under(p, measured() || by_hexiscale() ? send_mode::asynchronous : stack_.sends);
+    return asked.empty() ? sends_under(p, trainer_sends(asked)) : trainer_sends(asked);
+  }
+
+  /// How the trainer sends, whatever the plan.
+  [[nodiscard]] hetsched::send_mode trainer_sends(const std::string& asked) const {
+    using namespace hetsched;
+    if (asked.empty()) return measured() || by_hexiscale() ? send_mode::asynchronous : stack_.sends;
     return static_cast<send_mode>(std::find(send_modes.begin(), send_modes.end(), asked) - send_modes.begin());
   }
 
@@ -246,14 +270,26 @@ class cost_source {
     return text;
   }
 
-  /// "anchored: a x 0.46", the subclusters whose devices are as fast as they were measured, or nothing.
+  /// "anchored: a x 0.46", the subclusters whose devices are as fast as they were measured, or nothing; "a (products x 0.8,
+  /// attention x 0.5, others x 1)" where classes of operators differ.
   [[nodiscard]] static std::string anchored_text(const hetsched::cluster& hardware) {
     std::vector<std::string> anchors;
     for (const auto& s : hardware.subclusters) {
-      if (s.device.speed == 1) continue;
-      char factor[32];
-      std::snprintf(factor, sizeof factor, " x %.3g", s.device.speed);
-      anchors.push_back(s.name + factor);
+      if (!s.device.is_anchored()) continue;
+      const auto factor = [](double speed) {
+        char text[32];
+        std::snprintf(text, sizeof text, " x %.3g", speed);
+        return std::string(text);
+      };
+      const auto& own = s.device.class_speeds;
+      if (own[0] == own[1] && own[1] == own[2]) {
+        anchors.push_back(s.name + factor(s.device.speed * own[0]));
+        continue;
+      }
+      std::string text = s.name + " (";
+      for (std::size_t k = 0; k < own.size(); ++k)
+        text += (k > 0 ? ", " : "") + std::string(hetsched::operator_class_names[k]) + factor(s.device.speed * own[k]);
+      anchors.push_back(text + ")");
     }
     return anchors.empty() ? "" : "anchored: " + listed(anchors);
   }
@@ -330,27 +366,41 @@ class cost_source {
 
   /// What a user should see on standard error before anything is priced.
   [[nodiscard]] std::vector<std::string> warnings(const hetsched::cluster& hardware) const {
+    return warnings(hardware, precision_text(hardware));
+  }
+  /// The same where that is to be said of precision.
+  [[nodiscard]] std::vector<std::string> warnings(const hetsched::cluster& hardware, const std::string& precision) const {
     std::vector<std::string> all;
-    for (auto text : {precision_text(hardware), whole_layers_text(hardware), stored_precision_text(), ports_text(hardware)})
+    for (auto text : {precision, whole_layers_text(hardware), stored_precision_text(), ports_text(hardware)})
       if (!text.empty()) all.push_back(std::move(text));
     if (model_)
       for (const auto& text : model_->remarks) all.push_back(model_path_ + ": " + text);
     return all;
   }
 
-  /// Where formulas price another precision than the model's, which devices lack: "v100 has no bf16: priced in fp16 there".
+  /// Where formulas price another precision than the model's, or than its stack's products, which devices lack: "v100 has no
+  /// bf16: priced in fp16 there".
   [[nodiscard]] std::string precision_text(const hetsched::cluster& hardware) const {
+    if (!stack_.fp8_products || by_hexiscale()) return precision_text(hardware, {});
+    return precision_text(hardware, hetsched::number_format::fp8);
+  }
+  /// The same of inference, whose linear layers multiply in `products` if there are any.
+  [[nodiscard]] std::string precision_text(const hetsched::cluster& hardware,
+                                           std::optional<hetsched::number_format> products) const {
     std::string text;
     if (measured()) return text;
     std::map<hetsched::precision, std::vector<std::string>> lacking;  // by what is used
     for (const auto& s : hardware.subclusters)
       if (const auto used = s.device.computes_in(precision()); used != precision()) lacking[used].push_back(s.name);
-    if (stack_.fp8_products && !by_hexiscale()) {
+    if (products) {
+      const bool fp8 = *products == hetsched::number_format::fp8;
       std::vector<std::string> wide;
       for (const auto& s : hardware.subclusters)
-        if (!hetsched::multiplies_fp8(s.device) || !known_by_operators(s.device)) wide.push_back(s.name);
+        if (!(fp8 ? multiplies_fp8(s.device) : multiplies_int8(s.device)) || !known_by_operators(s.device))
+          wide.push_back(s.name);
       if (!wide.empty())
-        text = listed(wide) + (wide.size() == 1 ? " has" : " have") + " no fp8: products priced in 16 bits there";
+        text = listed(wide) + (wide.size() == 1 ? " has" : " have") + (fp8 ? " no fp8" : " no int8") +
+               ": products priced in 16 bits there";
     }
     for (const auto& [used, names] : lacking)
       text += (text.empty() ? "" : ", ") + listed(names) + (names.size() == 1 ? " has no " : " have no ") +
@@ -407,7 +457,7 @@ class cost_source {
   [[nodiscard]] hetsched::plan_setting setting(const hetsched::cluster& hardware) const {
     hetsched::plan_setting s{.costs = kind(hardware), .whole_layers = by_whole_layers(hardware)};
     for (const auto& one : hardware.subclusters)
-      if (one.device.speed != 1 && !measured()) s.anchored.push_back({one.name, one.device.speed});
+      if (one.device.is_anchored() && !measured()) s.anchored.push_back({one.name, one.device.speed, one.device.class_speeds});
     if (!model_) return s;
     s.precision = name_of(model_->precision);
     if (!measured() && !by_hexiscale()) s.stack = stack_;
@@ -442,6 +492,15 @@ class cost_source {
         .max_expert = std::max(offered.expert, given_.max_expert)};
     return (tile ? training_costs(hardware, *model_->family, options)
                  : training_costs(hardware, model_->chain, options))(microbatch_size);
+  }
+
+  /// What linear layers multiply in, in inference: as is asked for, "same", "fp8" or "int8", or if nothing is, as the model's
+  /// file says; none: in the precision.
+  [[nodiscard]] std::optional<hetsched::number_format> products(const std::string& asked) const {
+    if (asked == "fp8") return hetsched::number_format::fp8;
+    if (asked == "int8") return hetsched::number_format::int8;
+    const bool wide = precision() == hetsched::precision::fp32 || precision() == hetsched::precision::tf32;
+    return asked.empty() && model_ && !wide ? model_->products : std::nullopt;
   }
 
   /// Costs of serving requests; `how` but for what the model and the command line's costs say. Throws input_error where there

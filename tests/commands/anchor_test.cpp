@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include <hetsched/cost/models/like_cases.hpp>
+#include <hetsched/io.hpp>
 
 #include "workplace.hpp"
 
@@ -77,6 +78,19 @@ TEST_CASE("a device that was seen to be slow gets less work; the plan and the su
   CHECK(said.output.find("; " + like + "\n") != std::string::npos);
   CHECK(w.get("r.html").find(like) != std::string::npos);
 
+  // Products and attention apart, and the rest by what the whole model says.
+  const auto apart = w.planned(
+      R"("measured": [{"model": "m.json", "operators": "products", "layer_s": 0.004},
+        {"model": "m.json", "operators": "attention", "layer_s": 0.0005}])",
+      "--report r.html");
+  const auto own = apart["setting"]["anchored"]["a"];
+  CHECK(own["others"] == 1);
+  CHECK(own["products"] != own["attention"]);
+  CHECK(w.get("r.html").find("anchored: a (products x ") != std::string::npos);
+  CHECK(hetsched::to_json(hetsched::read_plan(w.path("p.json")).plan, hetsched::read_cluster(w.path("c.json"))) ==
+        w.get("p.json"));
+  CHECK(w.planned("\"speed\": " + own.dump())["predicted"]["iteration_s"] == apart["predicted"]["iteration_s"]);
+
   // A factor that is known does the same.
   char known[64];
   std::snprintf(known, sizeof known, "\"speed\": %.17g", speed);
@@ -119,6 +133,9 @@ TEST_CASE("what would be lost or not used is refused") {
   CHECK(w.get("other.json") == model);
   CHECK(complaint(R"("speed": 0.5, "measured": [{"model": "m.json", "tokens_per_s": 3000}])", "")
             .find("/devices/A100-SXM4-40GB/speed") != std::string::npos);
+  CHECK(
+      complaint(R"("measured": [{"model": "m.json", "operators": "products", "tokens_per_s": 3000}])", "").find("\"layer_s\"") !=
+      std::string::npos);
   w.put("fp32.json",
         R"({"model_type": "gpt2", "n_layer": 8, "n_embd": 1024, "n_head": 16, "vocab_size": 50257, "n_positions": 1024,
     "torch_dtype": "float32"})");

@@ -132,4 +132,26 @@ TEST_CASE("hetsched-plan: quantised weights, by option, by model.json and by con
     CHECK(stage.memory_bytes > 4.5e9);
   }
   CHECK(run("plain.json --weight-bits 0").status == 2);
+
+  // Products in 8 bits, as a file or an option says; what the device lacks is told, and a stack's products are not of inference.
+  w.put("w8a8.json", "{" + sizes + R"(, "quantization_config": {"quant_method": "compressed-tensors", "config_groups": {"group_0":
+    {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8, "type": "int"}}}}})");
+  w.put("pool.json", R"({"format": "hetsched/cluster", "version": 1, "stack": {"name": "mine", "like": "fsdp", "products": "fp8"},
+    "subclusters": [{"name": "one", "device": "RTX3090", "nodes": 1, "devices_per_node": 1}]})");
+  const auto first_token_s = [&](const std::string& rest, const std::string& said, const std::string& told) {
+    CAPTURE(rest);
+    const auto r = run(rest);
+    CAPTURE(r.errors);
+    REQUIRE(r.status == 0);
+    CHECK(r.output.find(said) != std::string::npos);
+    CHECK(r.errors == told);
+    return hetsched::read_plan(w.path("plan.json")).plan.predicted.inference->first_token_s;
+  };
+  const double int8_s = first_token_s("w8a8.json", "weights in 8.00 bits, products in int8", ""),
+               same_s = first_token_s("w8a8.json --products same", "weights in 8.00 bits", ""),
+               fp8_s = first_token_s("w8a8.json --products fp8", "products in fp8",
+                                     "hetsched-plan: one has no fp8: products priced in 16 bits there\n");
+  CHECK(int8_s < 0.8 * same_s);
+  CHECK(fp8_s == same_s);
+  CHECK(run("w8a8.json --dtype fp8").errors.find("\"products\": \"fp8\" of a --stack file") != std::string::npos);
 }

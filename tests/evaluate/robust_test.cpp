@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/evaluate/detail/played_plan.hpp>
 #include <hetsched/evaluate/robust.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/schedule/simulate/jitter.hpp>
 
 #include <doctest/doctest.h>
@@ -161,6 +162,54 @@ TEST_CASE("the search comes to the best of all cuts and warm-ups, or close to it
     CHECK(quantile(robust, options.share) <= quantile(plain, options.share) * 1.01);
   }
   CHECK(best_found >= instances / 2);
+}
+
+TEST_CASE("sends that hold ranks up: the search comes to the best of all cuts and warm-ups, and bounds stay bounds") {
+  random_source random(11);
+  constexpr int layers = 6, microbatches = 8;
+  int changed = 0;
+  for (int n = 0; n < 6; ++n) {
+    CAPTURE(n);
+    const auto trainer = n % 2 == 0 ? send_mode::grouped : send_mode::blocking;
+    const auto one = random_instance(random, layers, 2);
+    std::vector<plan> all;
+    double least_s = 1e300;  // with sends
+    for (int a = 1; a < layers; ++a)
+      for (int u = 1; u <= microbatches; ++u)
+        for (int v = 1; v <= u; ++v) {
+          auto judged = evaluate(one.hardware, one.costs, plan_of({on_own_subclusters({a, layers - a}, microbatches, {u, v})}));
+          if (!judged || !judged->shortage.empty()) continue;
+          least_s = std::min(least_s, iteration_under(*judged, trainer));
+          all.push_back(std::move(judged->plan));
+        }
+    auto fastest = *std::min_element(
+        all.begin(), all.end(), [](const plan& a, const plan& b) { return a.predicted.iteration_s < b.predicted.iteration_s; });
+    fastest.setting.sequence = 77;
+    fastest.evidence = search_evidence{
+        .objective_value = fastest.predicted.iteration_s, .objective_bound = fastest.predicted.iteration_s, .complete = true};
+    const auto found = fastest_with_sends(one.hardware, by_size(one.costs), {fastest}, trainer);
+    REQUIRE(found);
+    CHECK(found->iteration_s >= least_s * (1 - 1e-12));
+    CHECK(found->iteration_s <= least_s * 1.05);
+    CHECK(found->iteration_s <= found->first_s);
+    const auto judged = evaluate(one.hardware, one.costs, found->plan);
+    REQUIRE(judged);
+    CHECK(iteration_under(*judged, trainer) == doctest::Approx(found->iteration_s).epsilon(1e-12));
+    CHECK(found->plan.setting == fastest.setting);
+    REQUIRE(found->plan.evidence);
+    CHECK(found->plan.evidence->objective_bound <= found->iteration_s);
+    CHECK(found->plan.evidence->objective_value == found->plan.predicted.iteration_s);
+    const bool same = found->plan.pipelines == fastest.pipelines;
+    CHECK(found->plan.evidence->complete == same);
+    changed += !same;
+    // Nothing that a trainer does not run, and no more than is asked for.
+    const sends_options none{.runs = [](const plan&) { return false; }}, few{.most_plans = 3};
+    CHECK(fastest_with_sends(one.hardware, by_size(one.costs), {fastest}, trainer, none)->plan.pipelines == fastest.pipelines);
+    CHECK(fastest_with_sends(one.hardware, by_size(one.costs), {fastest}, trainer, few)->plans == 3);
+  }
+  CHECK(changed > 0);
+  const auto one = random_instance(random, layers, 2);
+  CHECK_THROWS_AS((void)fastest_with_sends(one.hardware, by_size(one.costs), {}, send_mode::grouped), input_error);
 }
 
 namespace {

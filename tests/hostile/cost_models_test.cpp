@@ -68,7 +68,7 @@ stage_cost some_cost(random_source& r) {
           .temporary_bytes = mostly64(r, 3, 20)};
 }
 operator_shape some_operator(random_source& r) {
-  const auto f = static_cast<number_format>(r.integer(0, 4));
+  const auto f = static_cast<number_format>(r.integer(0, 5));
   auto op = one_in(r, 3)   ? gemm(64, 32, 16, f)
             : one_in(r, 3) ? flash_attention(4, 2, 64, 64, 32, true, f)
             : one_in(r, 3) ? cached_attention(4, 2, one_in(r, 2) ? 1 : 64, 64, 32, true, f)
@@ -92,6 +92,8 @@ device some_device(random_source& r) {
   if (one_in(r, 8)) d.board_watts = some_double(r);
   if (one_in(r, 8)) d.peak_flops[1] = some_double(r);
   if (one_in(r, 16)) d.fp8_flops = some_double(r);
+  if (one_in(r, 16)) d.int8_flops = some_double(r);
+  if (one_in(r, 16)) d.class_speeds[1] = some_double(r);
   if (one_in(r, 16)) d.speed = some_double(r);
   return d;
 }

@@ -235,6 +235,19 @@ const std::vector<door> doors{
        const auto e = some_evaluation(r, hardware, some_costs(r));
        expect_time(iteration_under(e, static_cast<send_mode>(r.integer(0, one_in(r, 12) ? 4 : 2))));
      }},
+    {"fastest_with_sends",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const auto costs = some_costs(r);
+       std::vector<plan> plans;
+       for (int i = r.integer(0, 2); i > 0; --i) plans.push_back(some_plan(r));
+       const auto found = fastest_with_sends(hardware, [&](int) -> const hostile_costs& { return costs; }, plans,
+                                             static_cast<send_mode>(r.integer(0, one_in(r, 12) ? 4 : 2)),
+                                             {.how = some_options(r),
+                                              .most_plans = one_in(r, 8) ? some_count(r) : 5,
+                                              .go_on = [](int n, double) { return n < 5; }});
+       if (found) expect(found->iteration_s >= 0, "a time");
+     }},
     {"sends_under",
      [](random_source& r) {
        const auto found = sends_under(some_plan(r), static_cast<send_mode>(r.integer(0, one_in(r, 12) ? 4 : 2)));

@@ -67,7 +67,7 @@ EXCEPTIONS = {
         "known_cases": "takes nothing",
         "cases_like": ANY_TEXT,
         "cases_text": "takes any lines",
-        **{name: ANY_ENUMERATOR for name in ["fp32_per_watt", "matrix_per_watt", "multiplies_fp8", "format_of", "attention_of", "flash_of", "memory_in"]},
+        **{name: ANY_ENUMERATOR for name in ["fp32_per_watt", "matrix_per_watt", "multiplies_fp8", "multiplies_int8", "format_of", "attention_of", "flash_of", "memory_in"]},
         **{
             name: "of operators that predict_operator took: Requires"
             for name in ["point_of", "covariance", "residual_factor"]

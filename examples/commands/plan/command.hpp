@@ -162,8 +162,12 @@ inline void take_target(plan_arguments& given, outputs& files) {
   const cost_source source(given.costs, given.model, file.stack);
   const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);
-  for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-plan: " << text << '\n';
-  if (is_inference(given.objective)) {
+  const bool serves = is_inference(given.objective);
+  if (serves) given.serving.products = source.products(given.products);
+  for (const auto& text :
+       serves ? source.warnings(hardware, source.precision_text(hardware, given.serving.products)) : source.warnings(hardware))
+    std::cerr << "hetsched-plan: " << text << '\n';
+  if (serves) {
     if (!given.without.empty()) throw input_error("--without: is for training");
     if (given.quantile > 0) throw input_error("--quantile: is for training");
     if (!given.sends.empty()) throw input_error("--sends: is for training");
@@ -181,8 +185,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
   const auto& planner = named ? *named : default_planner(given, source, table);
   if (!given.frontier.empty() && !planner.frontier)
     throw input_error("--frontier: planner " + std::string(planner.name) + " does not know money; parallel_pipelines does");
-  if (given.serving.weight_bits > 0 || given.serving.cache_bits > 0)
-    throw input_error("--weight-bits and --cache-bits are of inference: --objective latency or throughput");
+  if (given.serving.weight_bits > 0 || given.serving.cache_bits > 0 || !given.products.empty())
+    throw input_error("--weight-bits, --cache-bits and --products are of inference: --objective latency or throughput");
   std::vector<std::string> lost;
   for (const auto& name : given.without) {
     if (name == "consecutive" || name == "uniform") {
@@ -208,11 +212,16 @@ inline void take_target(plan_arguments& given, outputs& files) {
   std::vector<plan> on_the_way;
   auto first = given;
   if (given.quantile > 0) first.time_budget_s /= 2;  // the rest is for noise
+  // What stages are planned for is transfers beside computing: then plans are looked for that lose little by waiting for them.
+  const bool by_sends = source.trainer_sends(given.sends) != send_mode::asynchronous &&
+                        given.objective == plan_objective::iteration && given.frontier.empty() && given.quantile == 0 &&
+                        given.device_bias == 0 && !given.options.published;
+  if (by_sends) first.time_budget_s *= 0.75;
   std::string robust_text;
   nlohmann::ordered_json noise, bias;
   auto found = [&]() -> outcome<plan> {
     if (given.device_bias == 0)
-      return search(first, planner, hardware, source, progress, given.quantile > 0 ? &on_the_way : nullptr);
+      return search(first, planner, hardware, source, progress, given.quantile > 0 || by_sends ? &on_the_way : nullptr);
     auto unbiased = search_unbiased(given, planner, hardware, source, progress);
     if (!unbiased) return unbiased.why_not();
     robust_text = bias_rows(given, hardware, *unbiased);
@@ -227,6 +236,10 @@ inline void take_target(plan_arguments& given, outputs& files) {
                {"quantile_s", robust->quantile_s}, {"fastest_s", robust->fastest_s}, {"plans", robust->plans}};
       found = std::move(robust->plan);
     }
+  }
+  if (found && by_sends) {
+    on_the_way.insert(on_the_way.begin(), *found);
+    if (auto sent = search_sends(given, hardware, source, std::move(on_the_way), progress)) found = std::move(sent->plan);
   }
   if (!found) {
     const auto& why = found.why_not();
@@ -387,6 +400,10 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
   app.add_option("--weight-bits", given.serving.weight_bits, "inference: of a weight as it is stored, scales included")
       ->check(bits);
   app.add_option("--cache-bits", given.serving.cache_bits, "inference: of keys and values in the cache")->check(bits);
+  app.add_option("--products", given.products,
+                 "inference: what linear layers multiply in where devices do, same (as --dtype), fp8, int8; default: as the "
+                 "model file says")
+      ->check(CLI::IsMember({"same", "fp8", "int8"}));
   app.add_option("--batch", given.serving.batch, "inference: requests that go through the stages together")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();

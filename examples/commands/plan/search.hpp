@@ -17,6 +17,7 @@
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/robust.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/planners.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
@@ -37,7 +38,8 @@ struct plan_arguments {
   int threads = 1;
   double time_budget_s = -1;  ///< below 0: none
   hetsched::inference_options serving;
-  int in_flight = 0;  ///< batches of requests; 0: one, or for throughput as many as are best
+  std::string products;  // of inference; empty: as the model's file says
+  int in_flight = 0;     ///< batches of requests; 0: one, or for throughput as many as are best
   hetsched::plan_objective objective = hetsched::plan_objective::iteration;
   double deadline_s = std::numeric_limits<double>::infinity();
   bool use_all_devices = false;
@@ -55,8 +57,8 @@ struct plan_arguments {
 /// What a plan was made from, for its page.
 [[nodiscard]] inline std::string origin_of(const plan_arguments& given, const cost_source& source,
                                            const hetsched::cluster& hardware, bool trained = true) {
-  return (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" + source.text(hardware) +
-         "; " + cases_text(source.like_cases(hardware, trained)) + ")";
+  return (given.model.empty() ? given.costs.profile : given.model) + " on " + given.cluster + " (" +
+         source.text(hardware, trained) + "; " + cases_text(source.like_cases(hardware, trained)) + ")";
 }
 
 /// The size that --microbatch-size names; 0 for all divisors of the batch.
@@ -227,6 +229,26 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   auto found = most_robust_plan(hardware, sized_costs(hardware, source), std::move(plans), options);
   if (found) found->plan.setting = source.setting(hardware);
   return found;
+}
+
+/// The plan whose iteration is shortest where ranks wait for what they send, from those that the search has found on. `plans`:
+/// the search's own first.
+[[nodiscard]] inline hetsched::outcome<hetsched::sent_plan> search_sends(const plan_arguments& given,
+                                                                         const hetsched::cluster& hardware,
+                                                                         const cost_source& source,
+                                                                         std::vector<hetsched::plan> plans,
+                                                                         progress_line& progress) {
+  using namespace hetsched;
+  sends_options options;
+  options.how = {
+      .flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = given.options.epsilon};
+  if (given.target) options.runs = [&](const plan& p) { return gaps(p, *given.target, hardware).empty(); };
+  options.go_on = [&](int looked_at, double best_s) {
+    if (progress.due()) progress.show(0, "sends: " + std::to_string(looked_at) + " plans, best " + format_seconds(best_s));
+    return in_time(given, progress);
+  };
+  return fastest_with_sends(hardware, sized_costs(hardware, source), std::move(plans), source.trainer_sends(given.sends),
+                            options);
 }
 
 /// The frontier of time against money, of all microbatch sizes together; with a plan that belongs on it.

@@ -65,7 +65,10 @@ template <class Costs>
     std::string bits;
     for (const auto& [what, stored] : {std::pair{"weights", costs.options().weight_bits}, {"cache", costs.options().cache_bits}})
       if (stored > 0) bits += (bits.empty() ? "" : ", ") + std::string(what) + " in " + format_number(stored) + " bits";
-    const auto lacking = source.precision_text(hardware);
+    const auto products = costs.options().products;
+    if (products)
+      bits += std::string(bits.empty() ? "" : ", ") + "products in " + (*products == number_format::fp8 ? "fp8" : "int8");
+    const auto lacking = source.precision_text(hardware, products);
     basis.push_back({"precision", setting.precision, bits + (bits.empty() || lacking.empty() ? "" : "; ") + lacking});
   }
   basis.push_back({"costs", setting.costs, source.basis_text(hardware, false)});
@@ -196,8 +199,11 @@ template <class Costs>
       throw input_error(std::string(option) + " is for training, not for --objective " + std::string(name_of(given.objective)) +
                         "; hetsched-simulate --plan draws plans for inference");
   // Layers by themselves know no tokens.
-  if (const auto& model = source.model(); !source.measured() && model && !model->family)
+  if (const auto& model = source.model(); !source.measured() && model && !model->family) {
+    if (!given.products.empty() || given.serving.weight_bits > 0 || given.serving.cache_bits > 0)
+      throw input_error("--products, --weight-bits and --cache-bits are for transformers; found a file of layers");
     return plan_serving(given, source, source.forwards(hardware, given.serving.batch), hardware, files);
+  }
   return plan_serving(given, source, source.serving(hardware, given.serving), hardware, files);
 }
 

@@ -55,6 +55,10 @@ struct device_calibration {
   friend bool operator==(const device_calibration&, const device_calibration&) = default;
 };
 
+/// Kinds of operators that devices may be measured apart in.
+enum class operator_class { products, attention, others };
+inline constexpr std::array<std::string_view, 3> operator_class_names{"products", "attention", "others"};
+
 /// One type of accelerator, by its datasheet.
 struct device {
   std::string name;
@@ -68,10 +72,12 @@ struct device {
   double board_watts = 0;                     ///< 0: not known
   std::string generation = {};                ///< of its chip, as the maker names it; empty: not known
   double fp8_flops = 0;                       ///< dense FLOP/s; 0: none, or not known
+  double int8_flops = 0;                      ///< dense operations per second; 0: none, or as its generation has it
   std::string memory_type = {};               ///< such as HBM3 or GDDR6; empty: not known
   int lanes_per_multiprocessor = 0;           ///< that multiply in fp32; 0: as many as the fp32 peak needs at clock_hz
   device_calibration calibration = {};
   double speed = 1;  ///< measured over modelled, of whole models: what anchors say; times of computing are divided by it
+  std::array<double, 3> class_speeds{1, 1, 1};  ///< the same of operators by their class, on top of `speed`
 
   /// The precision in which products of precision `p` run: its own; where the device lacks it, fp16 for bf16 if there is any, as
   /// its stages would be cast to the format of the same size; else fp32.
@@ -80,6 +86,9 @@ struct device {
     if (has(p)) return p;
     return p == precision::bf16 && has(precision::fp16) ? precision::fp16 : precision::fp32;
   }
+
+  /// Whether it is as fast as its datasheet and calibration say.
+  [[nodiscard]] bool is_anchored() const { return speed != 1 || class_speeds != std::array<double, 3>{1, 1, 1}; }
 
   /// Peak FLOP/s of what products of precision `p` run in.
   [[nodiscard]] double flops(precision p) const { return at(peak_flops, computes_in(p)); }

@@ -2,7 +2,14 @@
 #pragma once
 // Tested by tests/evaluate/evaluate_test.cpp.
 
+#include <functional>
+#include <vector>
+
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/network/send_mode.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/evaluation.hpp>
 
 namespace hetsched {
@@ -19,6 +26,32 @@ namespace hetsched {
 /// its transfers, and under virtual_1f1b, which is made for transfers beside computing.
 /// Throws: input_error for no way to send.
 [[nodiscard]] send_mode sends_under(const plan& p, send_mode trainer);
+
+struct sends_options {
+  evaluate_options how = {};
+  int most_plans = 2000;                       ///< looked at
+  std::function<bool(const plan&)> runs = {};  ///< whether a plan is allowed; not given: all are
+  /// Called before each plan is looked at, with how many have been and the least iteration; false ends the search.
+  std::function<bool(int plans, double best_s)> go_on = {};
+};
+
+/// A plan chosen by its iteration under sends that hold ranks up.
+struct sent_plan {
+  hetsched::plan plan;     ///< evaluated; its prediction is that of transfers beside computing
+  double iteration_s = 0;  ///< with the sends
+  double first_s = 0;      ///< the same of the first plan that the search began with
+  int plans = 0;           ///< looked at
+};
+
+/// The plan whose iteration is shortest where ranks send as a trainer does (sends_under), of some plans and of what a local
+/// search makes of the best of them: the moves are those of most_robust_plan. Setting and evidence are those of the first plan:
+/// what bounds iterations with transfers beside computing bounds these, too, as waiting makes none shorter. Where the plan is
+/// another one, the evidence tells its iteration, and is no longer complete. Returns: the refusal of the first plan if none of
+/// them can be evaluated and fits. Throws: input_error for no plans and no way to send; and as evaluate. Complexity: (plans
+/// looked at) * (evaluate + simulate). Determinism: by the arguments, unless go_on ends it.
+[[nodiscard]] outcome<sent_plan> fastest_with_sends(const cluster& hardware, const costs_by_size& costs_for,
+                                                    std::vector<plan> plans, send_mode trainer,
+                                                    const sends_options& options = {});
 
 }  // namespace hetsched
 

@@ -3,13 +3,18 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
+#include <hetsched/evaluate/detail/neighbours.hpp>
 #include <hetsched/evaluate/detail/played_plan.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/sends.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
@@ -46,6 +51,52 @@ HETSCHED_INLINE double iteration_under(const evaluation& judged, send_mode sends
     for (std::size_t i = 0; i < ends.size(); ++i) played[l].stages[i].end_s = ends[i];
   }
   return detail::finish_iteration(judged.plan, played);
+}
+
+HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, const costs_by_size& costs_for,
+                                                      std::vector<plan> plans, send_mode trainer, const sends_options& options) {
+  detail::require_way_to_send(trainer);
+  if (plans.empty()) throw input_error("a search of sends needs plans to begin with");
+  sent_plan best{.plan = {}, .iteration_s = infinity};
+  std::optional<refusal> first_refusal;
+  bool stopped = false;
+  const auto setting = plans.front().setting;
+  const auto evidence = plans.front().evidence;
+  const auto pipelines = plans.front().pipelines;
+  const auto take = [&](plan p) {
+    stopped = stopped || (best.plans > 0 &&
+                          (best.plans >= options.most_plans || (options.go_on && !options.go_on(best.plans, best.iteration_s))));
+    if (stopped) return true;
+    ++best.plans;
+    if (best.plans > 1 && options.runs && !options.runs(p)) return false;
+    auto judged = evaluate(hardware, costs_for, std::move(p), options.how);
+    if (!judged || !judged->shortage.empty()) {
+      if (!first_refusal) first_refusal = judged ? refusal{refusal::kind::infeasible, judged->shortage} : judged.why_not();
+      return false;
+    }
+    const auto shorter = [&](double seconds) { return seconds < best.iteration_s * (1 - tolerance::sums); };
+    if (!shorter(judged->plan.predicted.iteration_s)) return false;  // sends only add to it
+    const double seconds = iteration_under(*judged, sends_under(judged->plan, trainer));
+    if (best.plans == 1) best.first_s = seconds;
+    if (!shorter(seconds)) return false;
+    best.plan = std::move(judged->plan);
+    best.iteration_s = seconds;
+    return true;
+  };
+  for (auto& p : plans) static_cast<void>(take(std::move(p)));
+  if (best.iteration_s == infinity)
+    return first_refusal ? *std::move(first_refusal) : refusal{refusal::kind::infeasible, "no plan ends its iteration"};
+  while (!stopped) {
+    const auto now = best.plan;
+    if (!detail::any_neighbour(now, take)) break;
+  }
+  best.plan.setting = setting;
+  best.plan.evidence = evidence;
+  if (evidence && !(best.plan.pipelines == pipelines)) {
+    best.plan.evidence->objective_value = best.plan.predicted.iteration_s;
+    best.plan.evidence->complete = false;
+  }
+  return best;
 }
 
 HETSCHED_INLINE send_mode sends_under(const plan& p, send_mode trainer) {

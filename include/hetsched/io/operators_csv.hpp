@@ -98,9 +98,9 @@ template <int Read, int Written>
 inline constexpr named_operator named_operators[] = {
     {"gemm", true,
      [](const operator_sizes& s, number_format f) {
-       return s.batch > 1               ? batched_product(s, f)
-              : f == number_format::fp8 ? repeated(quantised_gemm(s.m, s.n, s.k))
-                                        : repeated(gemm(s.m, s.n, s.k, f));
+       return s.batch > 1    ? batched_product(s, f)
+              : in_8_bits(f) ? repeated(quantised_gemm(s.m, s.n, s.k, f))
+                             : repeated(gemm(s.m, s.n, s.k, f));
      }},
     {"scaled_mm", true,
      [](const operator_sizes& s, number_format f) {
@@ -150,7 +150,7 @@ inline constexpr other_name operator_aliases[] = {
 /// The cells of a line of CSV text, without blanks and quotes around them. O(length).
 [[nodiscard]] std::vector<std::string_view> csv_cells(std::string_view line);
 
-inline constexpr std::string_view format_names[] = {"fp32", "tf32", "fp16", "bf16", "fp8"};  // by number_format
+inline constexpr std::string_view format_names[] = {"fp32", "tf32", "fp16", "bf16", "fp8", "int8"};  // by number_format
 
 }  // namespace detail
 

@@ -208,7 +208,7 @@ class operators_reader {
     if (constexpr std::string_view torch = "torch."; text.starts_with(torch)) text.remove_prefix(torch.size());
     const auto name = resolved(text, format_aliases);
     const auto found = std::find(std::begin(format_names), std::end(format_names), name);
-    if (found == std::end(format_names)) fail(dtype, "expected one of fp32, tf32, fp16, bf16, fp8");
+    if (found == std::end(format_names)) fail(dtype, "expected one of fp32, tf32, fp16, bf16, fp8, int8");
     return static_cast<number_format>(found - std::begin(format_names));
   }
 

@@ -9,15 +9,19 @@
 namespace hetsched {
 
 /// How the elements of an operator are stored and multiplied.
-enum class number_format { fp32, tf32, fp16, bf16, fp8 };
+enum class number_format { fp32, tf32, fp16, bf16, fp8, int8 };
+inline constexpr int number_format_count = 6;
+
+/// Whether elements have 8 bits.
+[[nodiscard]] constexpr bool in_8_bits(number_format f) { return f == number_format::fp8 || f == number_format::int8; }
 
 /// Bytes of one element in memory.
 [[nodiscard]] constexpr int element_bytes(number_format f) {
-  return f == number_format::fp32 || f == number_format::tf32 ? 4 : f == number_format::fp8 ? 1 : 2;
+  return f == number_format::fp32 || f == number_format::tf32 ? 4 : in_8_bits(f) ? 1 : 2;
 }
 
 /// Bytes of an element of a product's result.
-[[nodiscard]] constexpr int result_bytes(number_format f) { return f == number_format::fp8 ? 2 : element_bytes(f); }
+[[nodiscard]] constexpr int result_bytes(number_format f) { return in_8_bits(f) ? 2 : element_bytes(f); }
 
 enum class operator_kind { gemm, flash_attention, softmax, norm, rowwise, elementwise, gather };
 
@@ -34,7 +38,7 @@ struct operator_shape {
   std::int64_t key_heads = 0;  ///< of cached_attention: heads of keys and values
   bool scalar = false;         ///< a kernel with a block for each row that takes its elements one by one
   bool batched = false;        ///< a batched matrix product, for which libraries have fewer kernels
-  bool quantised = false;      ///< a product in fp8 whose left operand a kernel rounds first
+  bool quantised = false;      ///< a product in 8 bits whose left operand a kernel rounds first
   bool repeated = false;       ///< a product that runs again and again with few others between: L2 still holds what it read
 
   friend bool operator==(const operator_shape&, const operator_shape&) = default;
@@ -58,14 +62,14 @@ inline void require_sizes(bool hold) {
                                                      : 0;
 }
 
-/// The product (m x k)(k x n), as of a linear layer with m tokens, k inputs and n outputs. In fp8 the result has 16 bits.
+/// The product (m x k)(k x n), as of a linear layer with m tokens, k inputs and n outputs. In 8 bits the result has 16.
 /// Throws: input_error for sizes below 1.
 [[nodiscard]] operator_shape gemm(std::int64_t m, std::int64_t n, std::int64_t k, number_format f);
 
-/// A linear layer in fp8 as inference engines launch it: m rows in 16 bits are rounded to fp8, all with one scale, then
-/// multiplied by a kernel that does not split the reduction. On devices that do not multiply fp8, gemm in fp8.
-/// Throws: input_error for sizes below 1.
-[[nodiscard]] operator_shape quantised_gemm(std::int64_t m, std::int64_t n, std::int64_t k);
+/// A linear layer in fp8 or int8 as inference engines launch it: m rows in 16 bits are rounded to it, all with one scale, then
+/// multiplied by a kernel that does not split the reduction. On devices that do not multiply in it, gemm in it.
+/// Throws: input_error for sizes below 1, and a format of more bits.
+[[nodiscard]] operator_shape quantised_gemm(std::int64_t m, std::int64_t n, std::int64_t k, number_format f = number_format::fp8);
 
 /// `batch` products of one shape, each with its own operands.
 /// Throws: input_error for sizes below 1.

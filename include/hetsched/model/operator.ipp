@@ -25,8 +25,9 @@ HETSCHED_INLINE operator_shape gemm(std::int64_t m, std::int64_t n, std::int64_t
           .traffic_bytes = detail::product_bytes(1, static_cast<double>(m), static_cast<double>(n), static_cast<double>(k), f)};
 }
 
-HETSCHED_INLINE operator_shape quantised_gemm(std::int64_t m, std::int64_t n, std::int64_t k) {
-  auto op = gemm(m, n, k, number_format::fp8);
+HETSCHED_INLINE operator_shape quantised_gemm(std::int64_t m, std::int64_t n, std::int64_t k, number_format f) {
+  if (!in_8_bits(f)) throw input_error("a quantised product is in fp8 or int8");
+  auto op = gemm(m, n, k, f);
   op.quantised = true;
   return op;
 }

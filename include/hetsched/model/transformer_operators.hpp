@@ -161,8 +161,12 @@ class kernel_writer {
   [[nodiscard]] operator_shape rounding(std::int64_t elements) const { return elementwise(elements, 1, 1, f()); }
 
   // Inputs and weights are rounded in forward, for each microbatch, and gradients of outputs in backward, which sums those of
-  // biases on the way.
+  // biases on the way. Engines of inference hold weights rounded, and round inputs by one scale of them.
   void fp8_linear(std::int64_t tokens, std::int64_t in, std::int64_t out) {
+    if (!style_.training) {
+      list_.forward.push_back({quantised_gemm(tokens, out, in)});
+      return;
+    }
     const auto weights = checked_mul(in, out);
     if (style_.wide_weights) round(weights, true);
     list_.forward.push_back({rounding(checked_mul(tokens, in))});
@@ -271,7 +275,7 @@ class transformer_operators {
   explicit transformer_operators(transformer model, kernel_style style = {}, granularity cut = granularity::block)
       : model_(std::move(model)), style_(std::move(style)), cut_(cut), chain_(make_chain(model_, cut)) {
     if (style_.attention == attention_kernels::flash) chain_ = with_flash_attention(std::move(chain_));
-    if (style_.fp8_products) chain_ = detail::with_inputs_in_fp8(std::move(chain_), model_, cut_);
+    if (style_.fp8_products && style_.training) chain_ = detail::with_inputs_in_fp8(std::move(chain_), model_, cut_);
   }
 
   [[nodiscard]] const layer_chain& chain() const { return chain_; }

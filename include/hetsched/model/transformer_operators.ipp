@@ -144,12 +144,13 @@ HETSCHED_INLINE void kernel_writer::expert_linears(std::int64_t routed, std::int
     const auto weights = checked_mul(experts, in, out);
     const bool fp8 = in_fp8(in, out);  // as fp8_linear, of each expert
     const auto format = fp8 ? number_format::fp8 : f();
-    if (fp8) {
+    if (fp8 && style_.training) {
       list_.forward.push_back({rounding(checked_mul(experts, tokens, in))});
       list_.forward.push_back({rounding(weights)});
       gradient(rounding(checked_mul(experts, tokens, out)));
     }
-    list_.forward.push_back({batched_gemm(experts, tokens, out, in, format)});
+    auto& product = list_.forward.emplace_back(batched_gemm(experts, tokens, out, in, format)).op;
+    product.quantised = fp8 && !style_.training;
     gradient(batched_gemm(experts, tokens, in, out, format));
     gradient(batched_gemm(experts, out, in, tokens, format), true);
     if (style_.wide_weights) round(weights, true);

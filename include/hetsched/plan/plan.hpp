@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -139,7 +140,8 @@ struct search_evidence {
 struct plan_setting {
   struct anchored_subcluster {
     std::string name;
-    double speed = 1;  ///< device::speed
+    double speed = 1;                                ///< device::speed
+    std::array<double, 3> class_speeds = {1, 1, 1};  ///< device::class_speeds
     friend bool operator==(const anchored_subcluster&, const anchored_subcluster&) = default;
   };
   std::string costs = {};        ///< cost model

@@ -3,13 +3,16 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
 #include <hetsched/model/families.hpp>
+#include <hetsched/model/transformer_operators.hpp>
 
 using namespace hetsched;
 
@@ -116,6 +119,69 @@ TEST_CASE("of several anchors of a device the geometric mean counts") {
   };
   const double slow = speed({3000}), fast = speed({5000});
   CHECK(speed({3000, 5000}) == doctest::Approx(std::sqrt(slow * fast)));
+}
+
+TEST_CASE("classes of operators with anchors of their own are scaled by these, and all else by what the whole layer says") {
+  const training_stack stack;
+  const device_anchor of_layer{.device = "A100-SXM4-80GB", .model = model, .recompute = recomputation::full, .layer_s = 0.02};
+  // What a block's operators of each class take, one by one: forward twice, as it is computed again, and backward.
+  const transformer_operators ops(model, {.format = number_format::bf16,
+                                          .attention = attention_kernels::flash,
+                                          .fusion = stack.fusion,
+                                          .causal = true,
+                                          .sequence_parallel = true});
+  const auto device = make_tile_device(two_kinds().subclusters[0].device);
+  std::array<double, 3> modelled_s{};
+  const auto block = ops.operators(1, {1, 1, 1});
+  for (const auto* list : {&block.forward, &block.forward, &block.backward})
+    for (const auto& use : *list)
+      modelled_s[static_cast<std::size_t>(class_of(use.op.kind))] += use.times * predict_operator(device, use.op).seconds;
+  const auto layer_s = [&](const cluster& hardware) {
+    const auto costs = training_costs(hardware, model, {.precision = precision::bf16, .cut = granularity::block})(1);
+    return costs.stage({1, 2}, {.mesh = {0, 1, 1}, .recompute = recomputation::full}).total_s();
+  };
+  REQUIRE(layer_s(two_kinds()) == doctest::Approx(modelled_s[0] + modelled_s[1] + modelled_s[2]));
+
+  auto products = of_layer, attention = of_layer;
+  products.only = operator_class::products, products.layer_s = 1.6 * modelled_s[0];
+  attention.only = operator_class::attention, attention.layer_s = 0.5 * modelled_s[1];
+  auto found = anchored(two_kinds(), std::vector{products, attention});
+  const auto& own = found.subclusters[0].device;
+  CHECK(own.speed == 1);
+  CHECK(own.class_speeds[0] == doctest::Approx(1 / 1.6));
+  CHECK(own.class_speeds[1] == doctest::Approx(2));
+  CHECK(own.class_speeds[2] == 1);
+  CHECK(own.is_anchored());
+  CHECK(layer_s(found) == doctest::Approx(1.6 * modelled_s[0] + 0.5 * modelled_s[1] + modelled_s[2]));
+  CHECK(found.subclusters[1] == two_kinds().subclusters[1]);
+
+  // What the whole layer takes beyond them is of the others.
+  auto whole = of_layer;
+  whole.layer_s = 1.6 * modelled_s[0] + 0.5 * modelled_s[1] + 3 * modelled_s[2];
+  found = anchored(two_kinds(), std::vector{whole, products, attention});
+  CHECK(found.subclusters[0].device.class_speeds[2] == doctest::Approx(1.0 / 3));
+  CHECK(layer_s(found) == doctest::Approx(whole.layer_s));
+
+  // Two that say the same: their geometric mean, here that of 1.6 and 0.4.
+  auto faster = products;
+  faster.layer_s /= 4;
+  CHECK(anchored(two_kinds(), std::vector{products, faster}).subclusters[0].device.class_speeds[0] == doctest::Approx(1 / 0.8));
+
+  const auto refused = [&](std::vector<device_anchor> all, cost_formulas formulas = cost_formulas::automatic) {
+    try {
+      (void)anchored(two_kinds(), all, {.formulas = formulas});
+    } catch (const input_error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(refused({products}, cost_formulas::analytic).find("by whole layers") != std::string::npos);
+  auto others = products;
+  others.only = operator_class::others, others.layer_s = modelled_s[2];
+  CHECK(refused({products, attention, others}).empty());
+  CHECK(refused({products, attention, others, whole}).find("has one of its own") != std::string::npos);
+  products.layer_s *= 1000;
+  CHECK(refused({products}).find("a hundred times off") != std::string::npos);
 }
 
 TEST_CASE("anchors that make no sense are refused, with the device") {

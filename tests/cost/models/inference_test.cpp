@@ -2,6 +2,8 @@
 #include <hetsched/cost/models/inference.hpp>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include <doctest/doctest.h>
 
@@ -175,6 +177,50 @@ TEST_CASE("inference: weights and caches in fewer bits take fewer bytes, and are
   }
   CHECK_THROWS_AS(inference_cost_model(hardware, model, {.weight_bits = 0.5}), input_error);
   CHECK_THROWS_AS(inference_cost_model(hardware, model, {.cache_bits = 33}), input_error);
+}
+
+TEST_CASE("inference: products in 8 bits are those of blocks, where the device has them; else weights alone have 8 bits") {
+  const cluster hardware{.subclusters = {{"h", catalogue_device("H100-SXM5-80GB"), 1, 1, {}, {}},
+                                         {"a", catalogue_device("A100-SXM4-80GB"), 1, 1, {}, {}},
+                                         {"v", catalogue_device("V100-SXM2-32GB"), 1, 1, {}, {}}}};
+  const auto model =
+      llama({.layers = 2, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn_hidden = 14336, .vocab = 32000, .sequence = 4096});
+  const int prompt = 2048;
+  const auto costs = [&](std::optional<number_format> products, double bits = 0) {
+    return inference_cost_model(hardware, model, {.prompt_tokens = prompt, .products = products, .weight_bits = bits});
+  };
+  const auto plain = costs({}), fp8 = costs(number_format::fp8), int8 = costs(number_format::int8), stored = costs({}, 8);
+  // Seconds of a block's four products, one by one: queries, keys and values; their output; both of the gated MLP; its output.
+  const auto products_s = [&](int s, const auto& make) {
+    const auto device = make_tile_device(hardware.subclusters[static_cast<std::size_t>(s)].device);
+    double sum = 0;
+    for (const auto& [n, k] : {std::pair{4096 + 2 * 1024, 4096}, {4096, 4096}, {2 * 14336, 4096}, {4096, 14336}})
+      sum += predict_operator(device, make(n, k)).seconds;
+    return sum;
+  };
+  const auto wide = [&](int n, int k) { return gemm(prompt, n, k, number_format::fp16); };
+  const auto in = [&](number_format f) { return [=](int n, int k) { return quantised_gemm(prompt, n, k, f); }; };
+  const auto at_device = [](int s) { return placement{.mesh = {s, 1, 1}}; };
+  const layer_range block{1, 2}, all{0, 4};
+  const auto gained_s = [&](const auto& of, int s) {
+    return plain.chunk_s(0, block, at_device(s)) - of.chunk_s(0, block, at_device(s));
+  };
+  CHECK(gained_s(fp8, 0) == doctest::Approx(products_s(0, wide) - products_s(0, in(number_format::fp8))).epsilon(1e-9));
+  CHECK(gained_s(int8, 0) == doctest::Approx(products_s(0, wide) - products_s(0, in(number_format::int8))).epsilon(1e-9));
+  CHECK(gained_s(int8, 1) == doctest::Approx(products_s(1, wide) - products_s(1, in(number_format::int8))).epsilon(1e-9));
+  CHECK(gained_s(int8, 1) > 0.2 * plain.chunk_s(0, block, at_device(1)));
+  // A100 has no fp8, and V100 neither.
+  for (const auto& [of, s] : {std::pair{&fp8, 1}, {&fp8, 2}, {&int8, 2}}) {
+    CHECK(of->chunk_s(0, all, at_device(s)) == stored.chunk_s(0, all, at_device(s)));
+    CHECK(of->decoding_s(all, at_device(s)) == stored.decoding_s(all, at_device(s)));
+  }
+  CHECK(fp8.stage(all, at_device(0)).weight_bytes == stored.stage(all, at_device(0)).weight_bytes);
+  CHECK(fp8.chunk_s(0, {0, 1}, at_device(0)) == stored.chunk_s(0, {0, 1}, at_device(0)));  // the embedding
+  CHECK(fp8.chunk_s(0, {3, 4}, at_device(0)) == stored.chunk_s(0, {3, 4}, at_device(0)));  // the head
+  CHECK(costs(number_format::fp8, 4).stage(all, at_device(0)).weight_bytes < fp8.stage(all, at_device(0)).weight_bytes);
+  CHECK_THROWS_AS(costs(number_format::bf16), input_error);
+  CHECK_THROWS_AS(inference_cost_model(hardware, model, {.precision = precision::fp32, .products = number_format::fp8}),
+                  input_error);
 }
 
 TEST_CASE("inference: windows bound what decoding reads, what a prompt's scores are, and caches") {

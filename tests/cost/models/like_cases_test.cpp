@@ -31,6 +31,10 @@ TEST_CASE("like cases: those of the stack, or of any; none where nothing was mea
   const like_cases two[] = {{.what = "runs", .cases = 3, .bias = -0.026, .mean = 0.0325},
                             {.what = "layers", .cases = 1, .bias = 0.1, .mean = 0.1}};
   CHECK(cases_text({two, 1}) == "like cases -2.6 % on average, +-3.2 % (3 runs)");
+  auto sent = two[0];
+  sent.sends = send_mode::grouped;
+  CHECK(cases_text({&sent, 1}) == "like cases -2.6 % on average, +-3.2 % (3 runs, with grouped sends)");
+  CHECK(cases_text(cases_like(cost_basis::datasheets, "megatron")).ends_with(" kinds, with grouped sends)"));
   CHECK(cases_text(two) == "like cases -2.6 to +10.0 % on average, +-3.2 to +-10.0 % (4, of 2 kinds)");
 }
 

@@ -37,7 +37,7 @@ std::vector<std::vector<std::string>> read_csv(const std::string& name) {
 
 tile_device named(const std::string& name) { return make_tile_device(catalogue_device(name)); }
 
-number_format random_format(random_source& random) { return static_cast<number_format>(random.integer(0, 4)); }
+number_format random_format(random_source& random) { return static_cast<number_format>(random.integer(0, 5)); }
 
 std::int64_t random_size(random_source& random, int most) {
   return std::max<std::int64_t>(1, std::llround(std::exp2(random.uniform(0, most))));

@@ -35,7 +35,7 @@ TEST_CASE("a catalogue device written out under another name predicts the same t
     const auto mine = parse_device(to_json(d), "x.json", "somebody's own");
     const auto known = make_tile_device(d), own = make_tile_device(mine);
     int compared = 0;
-    for (const auto f : {fp32, tf32, fp16, bf16, fp8}) {
+    for (const auto f : {fp32, tf32, fp16, bf16, fp8, int8}) {
       if (!(known.peak_flops[static_cast<std::size_t>(f)] > 0)) continue;
       for (const auto& op : {gemm(4096, 4096, 4096, f), gemm(100, 3000, 70000, f), batched_gemm(96, 512, 64, 512, f),
                              norm(9000, 4000, f, true), softmax(5000, 2048, f), elementwise(1 << 21, 2, 1, f),
@@ -55,6 +55,9 @@ TEST_CASE("device.json says all itself, and what is wrong with it") {
   d.price_per_hour = 0.7;
   d.calibration = {.lane_rate = 0.9, .matrix_rate = 1.1, .memory_bandwidth = 0.95, .l2_bandwidth = 1.3, .launch_s = 4.7e-6};
   d.calibration.residuals = {{.kernel = 2, .at = {0.1, -2.7}, .weight = 1 / 3.0}, {.kernel = 16, .weight = -4e-3}};
+  CHECK(parse_device(to_json(d), "x.json", "L4") == d);
+  d.int8_flops = 200e12;
+  d.class_speeds = {0.8, 0.45, 1.1};
   CHECK(parse_device(to_json(d), "x.json", "L4") == d);
 
   // The catalogue's device of that name fills nothing in.

@@ -624,6 +624,26 @@ TEST_CASE("a text model inside another: its keys, and around it precision, tie a
   documents::refuses(kind, wrong, "/text_config/hidden_size", "found \"big\"");
 }
 
+TEST_CASE("a config.json's quantization_config: bits of weights, and what engines multiply in") {
+  const auto of = [](const std::string& quantized) {
+    const auto read = parse_model(R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+      "intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 64, "quantization_config": )" +
+                                      quantized + "}",
+                                  "x.json");
+    return std::pair(read.weight_bits, read.products);
+  };
+  const auto compressed = [&](const std::string& weights, const std::string& inputs) {
+    return of(R"({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": )" + weights +
+              R"(, "input_activations": )" + inputs + "}}}");
+  };
+  const std::optional<number_format> none, fp8 = number_format::fp8, int8 = number_format::int8;
+  CHECK(of(R"({"quant_method": "fp8", "activation_scheme": "dynamic"})") == std::pair(8.0, fp8));
+  CHECK(of(R"({"quant_method": "gptq", "bits": 4, "group_size": 128})") == std::pair(4.15625, none));
+  CHECK(compressed(R"({"num_bits": 8, "type": "int"})", R"({"num_bits": 8, "type": "int"})") == std::pair(8.0, int8));
+  CHECK(compressed(R"({"num_bits": 8, "type": "float"})", R"({"num_bits": 8, "type": "float"})") == std::pair(8.0, fp8));
+  CHECK(compressed(R"({"num_bits": 4, "type": "int", "group_size": 128})", "null") == std::pair(4.15625, none));
+}
+
 TEST_CASE("a transformer by its features is what a config of such features is") {
   const auto own = [](const std::string& keys) {
     return parse_model(R"({"format": "hetsched/model", "version": 1, "transformer": {)" + keys + "}}", "x.json",

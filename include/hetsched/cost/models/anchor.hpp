@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -24,14 +25,18 @@ struct device_anchor {
   int microbatches = 0;     ///< of an iteration, if the time has its update and reduction of gradients in it; 0: it has not
   double tokens_per_s = 0;  ///< of each device: those of all together, over the number of devices
   double layer_s = 0;       ///< in its place: seconds of one layer, forward and backward of a microbatch
+  std::optional<operator_class> only{};  ///< layer_s is of its operators of this class alone
 };
 
 /// The cluster with device::speed such that each anchored device trains its model, or one layer of it, as fast as was measured,
-/// forward and backward of one stage, and the update where the anchor tells how many microbatches share it; where a device has
-/// several anchors, at their geometric mean. Exchanges between devices stay as they are. Throws: input_error, naming the device,
+/// forward and backward of one stage, and the update where the anchor tells how many microbatches share it. Classes of operators
+/// that have anchors of their own are scaled by these (device::class_speeds), and what others say is then of the classes that
+/// have none; without such others, those stay as the datasheet has them. Several anchors that say the same count at their
+/// geometric mean. Exchanges between devices stay as they are. Throws: input_error, naming the device,
 /// for an anchor whose device the cluster does not have, whose degrees no nodes of it offer, which has both times or none, whose
-/// exchanges alone take longer than was measured, or which is more than a hundred times off; and as training_costs. Complexity:
-/// some tens of questions to a cost model for each anchor.
+/// exchanges alone take longer than was measured, or which is more than a hundred times off; for one of a class where the device
+/// is not priced operator by operator, or the layer has none; for one of a model where all classes have their own; and as
+/// training_costs. Complexity: some tens of questions to a cost model for each anchor.
 [[nodiscard]] cluster anchored(cluster hardware, std::span<const device_anchor> anchors,
                                const training_cost_options& options = {});
 

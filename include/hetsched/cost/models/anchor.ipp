@@ -2,95 +2,177 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/cost/models/anchor.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
 #include <hetsched/model/layer.hpp>
 
 namespace hetsched {
 
 namespace detail {
 
-/// The speed at which a device of this subcluster is as fast as an anchor says.
-[[nodiscard]] inline double speed_of(subcluster one, const device_anchor& a, training_cost_options options) {
-  const auto fail = [&](const std::string& what) { throw input_error("the anchor of device " + a.device + what); };
-  if ((a.tokens_per_s != 0) == (a.layer_s != 0)) fail(" needs one time: tokens_per_s, or layer_s");
-  const bool of_layer = a.layer_s != 0;
-  if (of_layer && !(a.layer_s > 0 && std::isfinite(a.layer_s))) fail(": layer_s must be finite and positive");
-  if (!of_layer && !(a.tokens_per_s > 0 && std::isfinite(a.tokens_per_s))) fail(": tokens_per_s must be finite and positive");
-  if (a.microbatches < 0 || (of_layer && a.microbatches > 0)) fail(": microbatches are of an iteration, and at least 0");
-  validate_zero(a.zero);
-  options.precision = a.precision;
-  options.cut = granularity::block;
-  options.recompute = {a.recompute};
-  options.zero = {a.zero};
-  options.max_context = a.degrees.context;
-  options.max_expert = a.degrees.expert;
-  const auto& d = a.degrees;
-  if (std::min({d.data, d.context, d.tensor, d.expert}) < 1) fail(": degrees must be at least 1");
-  const int devices = d.device_count();
-  if (a.nodes < 1 || devices % a.nodes != 0) fail(": its devices are not as many on each of its nodes");
-  one.nodes = a.nodes;
-  one.devices_per_node = devices / a.nodes;
-  const double wanted_s =
-      of_layer ? a.layer_s : static_cast<double>(a.microbatch_size) * a.model.sequence / (a.tokens_per_s * devices);
-  const placement where{.mesh = {0, one.nodes, one.devices_per_node}, .degrees = d, .recompute = a.recompute, .zero = a.zero};
-  const auto layers = make_chain(a.model, options.cut).size();
-  double speed = 1;
-  // Exchanges do not scale, so what is left to computing shrinks as they take their part: to a fixed point.
-  for (int round = 0; round < 60; ++round) {
-    one.device.speed = speed;
-    const auto costs = training_costs({.subclusters = {one}, .links = {}}, a.model, options)(a.microbatch_size);
-    const auto offered = costs.placements(where.mesh);
-    if (round == 0 && std::none_of(offered.begin(), offered.end(), [&](const placement& p) { return p.degrees == d; }))
+// An anchor, and the nodes that it is judged on.
+class anchored_stage {
+ public:
+  // Throws input_error, naming the device, for an anchor that makes no sense.
+  anchored_stage(subcluster one, const device_anchor& a, training_cost_options options)
+      : one_(std::move(one)), a_(a), options_(std::move(options)) {
+    if ((a.tokens_per_s != 0) == (a.layer_s != 0)) fail(" needs one time: tokens_per_s, or layer_s");
+    if (of_layer() && !(a.layer_s > 0 && std::isfinite(a.layer_s))) fail(": layer_s must be finite and positive");
+    if (!of_layer() && !(a.tokens_per_s > 0 && std::isfinite(a.tokens_per_s))) fail(": tokens_per_s must be finite and positive");
+    if (a.microbatches < 0 || (of_layer() && a.microbatches > 0)) fail(": microbatches are of an iteration, and at least 0");
+    if (a.only && !of_layer()) fail(": operators of one class are anchored by layer_s");
+    validate_zero(a.zero);
+    options_.precision = a.precision;
+    options_.cut = granularity::block;
+    options_.recompute = {a.recompute};
+    options_.zero = {a.zero};
+    options_.max_context = a.degrees.context;
+    options_.max_expert = a.degrees.expert;
+    const auto& d = a.degrees;
+    if (std::min({d.data, d.context, d.tensor, d.expert}) < 1) fail(": degrees must be at least 1");
+    const int devices = d.device_count();
+    if (a.nodes < 1 || devices % a.nodes != 0) fail(": its devices are not as many on each of its nodes");
+    one_.nodes = a.nodes;
+    one_.devices_per_node = devices / a.nodes;
+    where_ = {.mesh = {0, one_.nodes, one_.devices_per_node}, .degrees = d, .recompute = a.recompute, .zero = a.zero};
+    layers_ = make_chain(a.model, options_.cut).size();
+    const auto offered = costs().placements(where_.mesh);
+    if (std::none_of(offered.begin(), offered.end(), [&](const placement& p) { return p.degrees == d; }))
       fail(": its degrees do not divide heads, experts, sequence or the " + std::to_string(a.microbatch_size) +
            " samples of a microbatch");
-    const auto stage = costs.stage(of_layer ? layer_range{1, 2} : layer_range{0, layers}, where);
-    const double update_s = a.microbatches > 0 ? costs.update({0, layers}, where) / a.microbatches : 0;
-    const double ratio = (stage.total_s() + update_s) / wanted_s;
-    speed *= ratio;
-    if (!(speed >= 0.01 && speed <= 100))
-      fail(" says " +
-           (of_layer ? std::to_string(a.layer_s) + " seconds of a layer"
-                     : std::to_string(a.tokens_per_s) + " tokens per second of each device") +
-           ", and its datasheet is more than a "
-           "hundred times off, or exchanges alone take longer: are the units those of one device, and are model and degrees "
-           "those that were measured?");
-    if (std::abs(ratio - 1) < 1e-9) break;
   }
-  return speed;
+
+  // The speed of the operators that it is of, all others being as the datasheet has them.
+  [[nodiscard]] double class_speed() {
+    if (options_.formulas == cost_formulas::analytic || !known_by_operators(one_.device))
+      fail(" is of " + std::string(at(operator_class_names, *a_.only)) + ": the device is priced by whole layers");
+    // What a layer computes grows evenly with each operator's time, unless launches or gathers are as long.
+    options_.stack.host_launch_s = 0;
+    options_.zero = {0};
+    where_.zero = 0;
+    auto& speeds = one_.device.class_speeds;
+    speeds = {1, 1, 1};
+    const double whole_s = seconds();
+    at(speeds, *a_.only) = 2;
+    const double modelled_s = 2 * (whole_s - seconds());
+    if (!(modelled_s > 1e-9 * whole_s)) fail(": its layer has no " + std::string(at(operator_class_names, *a_.only)));
+    const double speed = modelled_s / a_.layer_s;
+    if (!(speed >= 0.01 && speed <= 100)) far_off();
+    return speed;
+  }
+
+  // The speed of all classes of operators but those of `known`.
+  [[nodiscard]] double speed_beside(const std::array<std::optional<double>, 3>& known) {
+    const double wanted_s =
+        of_layer() ? a_.layer_s
+                   : static_cast<double>(a_.microbatch_size) * a_.model.sequence / (a_.tokens_per_s * a_.degrees.device_count());
+    const auto seconds_at = [&](double speed) {
+      one_.device.speed = speed;
+      for (std::size_t k = 0; k < known.size(); ++k) one_.device.class_speeds[k] = known[k] ? *known[k] / speed : 1;
+      return seconds();
+    };
+    double slow = 0.01, fast = 100;
+    if (!(seconds_at(slow) >= wanted_s && seconds_at(fast) <= wanted_s)) far_off();
+    while (fast / slow > 1 + 1e-10) {
+      const double middle = std::sqrt(slow * fast);
+      (seconds_at(middle) > wanted_s ? slow : fast) = middle;
+    }
+    return std::sqrt(slow * fast);
+  }
+
+ private:
+  [[nodiscard]] bool of_layer() const { return a_.layer_s != 0; }
+  [[noreturn]] void fail(const std::string& what) const { throw input_error("the anchor of device " + a_.device + what); }
+  [[noreturn]] void far_off() const {
+    fail(" says " +
+         (of_layer() ? std::to_string(a_.layer_s) + " seconds of a layer"
+                     : std::to_string(a_.tokens_per_s) + " tokens per second of each device") +
+         ", and its datasheet is more than a hundred times off, or exchanges and what has anchors of its own take longer: are "
+         "the units those of one device, and are model and degrees those that were measured?");
+  }
+  [[nodiscard]] any_cost_model costs() const {
+    return training_costs({.subclusters = {one_}, .links = {}}, a_.model, options_)(a_.microbatch_size);
+  }
+  [[nodiscard]] double seconds() const {
+    const auto by = costs();
+    const layer_range all{0, layers_};
+    const double update_s = a_.microbatches > 0 ? by.update(all, where_) / a_.microbatches : 0;
+    return by.stage(of_layer() ? layer_range{1, 2} : all, where_).total_s() + update_s;
+  }
+
+  subcluster one_;
+  const device_anchor& a_;
+  training_cost_options options_;
+  placement where_{};
+  int layers_ = 0;
+};
+
+[[nodiscard]] inline double geometric_mean(std::span<const double> speeds) {
+  double sum = 0;
+  for (const double s : speeds) sum += std::log(s);
+  return std::exp(sum / static_cast<double>(speeds.size()));
+}
+
+// The nodes that an anchor is judged on: the first with enough devices.
+[[nodiscard]] inline const subcluster& nodes_of(const cluster& hardware, const device_anchor& a) {
+  const double devices = 1.0 * a.degrees.data * a.degrees.context * a.degrees.tensor;  // may be more than an int holds
+  int most = 0;
+  for (const auto& s : hardware.subclusters) {
+    if (s.device.name != a.device) continue;
+    most = std::max(most, s.devices_per_node);
+    if (devices <= 1.0 * s.devices_per_node * std::max(a.nodes, 1) && a.nodes <= s.nodes) return s;
+  }
+  if (most == 0) throw input_error("no subcluster has device " + a.device + ", which is anchored");
+  throw input_error("the anchor of device " + a.device + " needs more devices than the " + std::to_string(most) + " of a node" +
+                    (a.nodes == 1 ? "" : ", or more nodes than there are"));
 }
 
 }  // namespace detail
 
 HETSCHED_INLINE cluster anchored(cluster hardware, std::span<const device_anchor> anchors, const training_cost_options& options) {
-  std::map<std::string, std::vector<double>> logs;  // of speeds, by device
+  struct seen {
+    std::array<std::vector<double>, 3> of_class;
+    std::array<std::optional<double>, 3> known;
+    std::vector<double> beside;
+  };
+  std::map<std::string, seen> devices;
+  for (const auto& a : anchors)
+    if (a.only)
+      at(devices[a.device].of_class, *a.only)
+          .push_back(detail::anchored_stage(detail::nodes_of(hardware, a), a, options).class_speed());
+  for (auto& [name, found] : devices)
+    for (std::size_t k = 0; k < found.known.size(); ++k)
+      if (!found.of_class[k].empty()) found.known[k] = detail::geometric_mean(found.of_class[k]);
   for (const auto& a : anchors) {
-    const double devices = 1.0 * a.degrees.data * a.degrees.context * a.degrees.tensor;  // may be more than an int holds
-    const subcluster* found = nullptr;  // the first with enough devices in a node
-    int most = 0;
-    for (const auto& s : hardware.subclusters) {
-      if (s.device.name != a.device) continue;
-      most = std::max(most, s.devices_per_node);
-      if (!found && devices <= 1.0 * s.devices_per_node * std::max(a.nodes, 1) && a.nodes <= s.nodes) found = &s;
-    }
-    if (most == 0) throw input_error("no subcluster has device " + a.device + ", which is anchored");
-    if (!found)
-      throw input_error("the anchor of device " + a.device + " needs more devices than the " + std::to_string(most) +
-                        " of a node" + (a.nodes == 1 ? "" : ", or more nodes than there are"));
-    logs[a.device].push_back(std::log(detail::speed_of(*found, a, options)));
+    auto& found = devices[a.device];
+    if (a.only) continue;
+    if (std::all_of(found.known.begin(), found.known.end(), [](const auto& k) { return k.has_value(); }))
+      throw input_error("the anchor of device " + a.device + " is not used: each class of operators has one of its own");
+    found.beside.push_back(detail::anchored_stage(detail::nodes_of(hardware, a), a, options).speed_beside(found.known));
   }
   for (auto& s : hardware.subclusters) {
-    const auto found = logs.find(s.device.name);
-    if (found == logs.end()) continue;
-    double sum = 0;
-    for (const double x : found->second) sum += x;
-    s.device.speed = std::exp(sum / static_cast<double>(found->second.size()));
+    const auto of = devices.find(s.device.name);
+    if (of == devices.end()) continue;
+    const auto& [of_class, known, beside] = of->second;
+    const double speed = beside.empty() ? 1 : detail::geometric_mean(beside);
+    if (std::none_of(known.begin(), known.end(), [](const auto& k) { return k.has_value(); })) {
+      s.device.speed = speed;
+      continue;
+    }
+    s.device.speed = 1;
+    for (std::size_t k = 0; k < known.size(); ++k) s.device.class_speeds[k] = known[k].value_or(speed);
   }
   return hardware;
 }

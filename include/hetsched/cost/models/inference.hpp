@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,10 @@ struct inference_options {
   int batch = 1;            ///< requests that go through the stages together
   int chunk_tokens = 0;     ///< the prompt goes in pieces of so many; 0: at once
   hetsched::precision precision = hetsched::precision::fp16;
-  double weight_bits = 0;  ///< of a weight as it is stored and read, scales included; 0: as the precision has it
+  /// fp8 or int8: linear layers of blocks multiply in it where the device does, with inputs that are rounded first, in sizes that
+  /// 16 divides; elsewhere, and all else, in the precision, which has 16 bits then. None: all in the precision.
+  std::optional<number_format> products{};
+  double weight_bits = 0;  ///< of a weight as it is stored and read, scales included; 0: as products or the precision have it
   double cache_bits = 0;   ///< the same of keys and values
   memory_overheads overheads = fitted_overheads;
   granularity cut = granularity::block;
@@ -58,6 +62,11 @@ class inference_cost_model {
             "a request needs a prompt and an output of at least one token, and a batch a request");
     for (const double bits : {options_.weight_bits, options_.cache_bits})
       require(bits == 0 || (bits >= 1 && bits <= 32), "weights and caches have between 1 and 32 bits");
+    if (options_.products) {
+      require(in_8_bits(*options_.products), "products of inference are in fp8, int8, or the precision");
+      require(element_bytes(format_of(options_.precision)) == 2, "products in 8 bits go with a precision of 16");
+      if (options_.weight_bits == 0) options_.weight_bits = 8;
+    }
     require(model_.kv_rank == 0, "inference with latent attention is not priced");
     require(model_.head == output_head::language_model && model_.patch_inputs == 0,
             "inference needs a model that makes one token after the other");
@@ -73,7 +82,8 @@ class inference_cost_model {
     price_memory();
     for (const auto& s : cluster_.subclusters) {
       try {
-        price(make_tile_device(s.device));
+        const auto device = make_tile_device(s.device);
+        price(device, options_.products && (*options_.products == number_format::fp8 ? device.has_fp8 : device.has_int8));
       } catch (const input_error& e) {
         throw input_error("device " + s.device.name + ": " + e.what());
       }
@@ -146,14 +156,17 @@ class inference_cost_model {
     double decoding_s = 0;
   };
 
-  // The model as it sees `tokens` new tokens of a sequence.
-  [[nodiscard]] transformer_operators operators_of(int tokens) const {
+  // The model as it sees `tokens` new tokens of a sequence. `quantises`: with its products in 8 bits.
+  [[nodiscard]] transformer_operators operators_of(int tokens, bool quantises = false) const {
     auto m = model_;
     m.sequence = tokens;
-    return transformer_operators(
-        std::move(m),
-        {.format = format_of(options_.precision), .attention = attention_kernels::flash, .causal = true, .training = false},
-        options_.cut);
+    return transformer_operators(std::move(m),
+                                 {.format = format_of(options_.precision),
+                                  .attention = attention_kernels::flash,
+                                  .fp8_products = quantises,
+                                  .causal = true,
+                                  .training = false},
+                                 options_.cut);
   }
 
   // Whether a layer's attention has a window that requests outgrow.
@@ -195,6 +208,7 @@ class inference_cost_model {
     const bool head = kind == ops.chain().size() - 1;
     auto list = (head ? operators_of(1) : ops).operators(kind, {options_.batch, 1, 1}).forward;
     for (auto& use : list) {
+      if (use.op.quantised) use.op.format = *options_.products;
       if (use.op.kind == operator_kind::gemm)
         use.op.traffic_bytes -= static_cast<double>(use.op.batch) * static_cast<double>(use.op.k) *
                                 static_cast<double>(use.op.n) *
@@ -249,7 +263,7 @@ class inference_cost_model {
     }
   }
 
-  void price(const tile_device& device) {
+  void price(const tile_device& device, bool quantises) {
     auto& all = times_.emplace_back(kinds_.size());
     const auto seconds = [&](const std::vector<operator_use>& list) {
       double sum = 0;
@@ -257,7 +271,7 @@ class inference_cost_model {
       return sum;
     };
     for (const auto& c : chunks_) {
-      const auto ops = operators_of(c.tokens);
+      const auto ops = operators_of(c.tokens, quantises);
       for (std::size_t i = 0; i < kinds_.size(); ++i) {
         if (kinds_[i] != static_cast<int>(i)) continue;
         const bool head = i + 1 == kinds_.size();
@@ -265,7 +279,7 @@ class inference_cost_model {
         all[i].chunk_s.push_back(head && &c != &chunks_.back() ? 0.0 : seconds(launches(ops, kinds_[i], c.tokens, c.past)));
       }
     }
-    const auto ops = operators_of(1);
+    const auto ops = operators_of(1, quantises);
     const int steps = options_.output_tokens - 1, first = options_.prompt_tokens;
     for (std::size_t i = 0; i < kinds_.size() && steps > 0; ++i) {
       if (kinds_[i] != static_cast<int>(i)) continue;

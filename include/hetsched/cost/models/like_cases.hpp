@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cost/network/send_mode.hpp>
 
 namespace hetsched {
 
@@ -25,9 +26,10 @@ struct like_cases {
   std::string_view stack = {};  ///< that ran them; "inference": operators of engines; empty: whatever ran them
   std::string_view what = {};   ///< "iterations of GPT-2 on one H100"
   int cases = 0;
-  double bias = 0;             ///< mean of predicted / measured - 1
-  double mean = 0;             ///< of the absolute values
-  std::string_view page = {};  ///< in docs/accuracy/, without .md
+  double bias = 0;                            ///< mean of predicted / measured - 1
+  double mean = 0;                            ///< of the absolute values
+  std::string_view page = {};                 ///< in docs/accuracy/, without .md
+  send_mode sends = send_mode::asynchronous;  ///< how ranks sent in what was predicted: iteration_under
 };
 
 /// All that the accuracy pages tell of costs; bench/validation/like_cases.py takes it from them.
@@ -41,7 +43,7 @@ struct like_cases {
 [[nodiscard]] cost_basis basis_of(const cluster& c);
 
 /// "like cases -2.1 % on average, +-5.2 % (12 iterations on one H100)"; of several kinds, from the least to the most; of none,
-/// that there are none.
+/// that there are none. Says so where all are of iterations with sends that hold ranks up.
 [[nodiscard]] std::string cases_text(std::span<const like_cases> cases);
 
 }  // namespace hetsched

@@ -46,4 +46,7 @@ enum class chip_generation { other, pascal, volta, turing, ampere, ada, hopper, 
 /// Whether the generation's matrix units multiply fp8 at twice the fp16 rate.
 [[nodiscard]] constexpr bool multiplies_fp8(chip_generation g) { return g >= chip_generation::ada; }
 
+/// The same of int8. A chip of such a generation that has less says so by a peak of its own.
+[[nodiscard]] constexpr bool multiplies_int8(chip_generation g) { return g >= chip_generation::turing; }
+
 }  // namespace hetsched

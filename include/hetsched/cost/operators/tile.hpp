@@ -26,10 +26,23 @@ namespace hetsched {
   return d.fp8_flops > 0 || multiplies_fp8(find_generation(d.generation));
 }
 
+/// The same of int8.
+[[nodiscard]] inline bool multiplies_int8(const device& d) {
+  return d.int8_flops > 0 || multiplies_int8(find_generation(d.generation));
+}
+
+/// The class of an operator: attention in one kernel is attention, in several it is products and others.
+[[nodiscard]] constexpr operator_class class_of(operator_kind k) {
+  return k == operator_kind::gemm              ? operator_class::products
+         : k == operator_kind::flash_attention ? operator_class::attention
+                                               : operator_class::others;
+}
+
 /// A device as the tile model sees it.
 struct tile_device {
-  std::array<double, 5> peak_flops{};  ///< by number_format; 0 where it cannot compute in it
-  std::array<bool, 5> on_matrix_units{};
+  std::array<double, number_format_count> peak_flops{};  ///< by number_format; 0 where it cannot compute in it
+  std::array<bool, number_format_count> on_matrix_units{};
+  bool has_fp8 = false, has_int8 = false;  ///< whether it multiplies in them, not in 16 bits what it stores in 8
   double memory_bandwidth = 0;
   double l2_bytes = 0;
   double multiprocessors = 0;
@@ -43,7 +56,7 @@ struct tile_device {
   bool has_tf32 = false;
   flash_kernels flash = flash_kernels::newest;  ///< not of the chip, but of what runs on it
   device_calibration calibration{};
-  double speed = 1;  ///< device::speed
+  std::array<double, 3> speeds{1, 1, 1};  ///< by operator_class: device::speed with device::class_speeds
 
   /// These generations sustain less of their memory bandwidth than Volta, Ampere and later ones.
   [[nodiscard]] bool pascal_or_turing() const {

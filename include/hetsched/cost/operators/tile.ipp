@@ -32,9 +32,12 @@ HETSCHED_INLINE tile_device make_tile_device(const device& d) {
     throw input_error("device " + d.name + " needs multiprocessors, memory_bandwidth and a peak");
   const auto is_figure = [](double x) { return x == 0 || (x >= 1 && x < 1e30); };
   if (!(is_figure(d.memory_bandwidth) && is_figure(static_cast<double>(d.l2_bytes)) && is_figure(d.clock_hz) &&
-        is_figure(d.board_watts) && is_figure(d.lanes_per_multiprocessor) && is_figure(d.fp8_flops) &&
-        std::all_of(d.peak_flops.begin(), d.peak_flops.end(), is_figure) && d.speed > 1e-6 && d.speed < 1e6))
+        is_figure(d.board_watts) && is_figure(d.lanes_per_multiprocessor) && is_figure(d.fp8_flops) && is_figure(d.int8_flops) &&
+        std::all_of(d.peak_flops.begin(), d.peak_flops.end(), is_figure)))
     throw input_error("the figures of device " + d.name + " must be finite and at least 1, or 0 where one is not known");
+  for (const double own : d.class_speeds)
+    if (!(d.speed * own > 1e-6 && d.speed * own < 1e6))
+      throw input_error("the speeds of device " + d.name + " must be between 0.000001 and 1000000");
   const double fp32 = d.flops(precision::fp32), tf32 = d.flops(precision::tf32), fp16 = d.flops(precision::fp16),
                bf16 = d.flops(precision::bf16);
   tile_device t;
@@ -42,10 +45,18 @@ HETSCHED_INLINE tile_device make_tile_device(const device& d) {
   t.has_tf32 = at(d.peak_flops, precision::tf32) > 0;
   // Without matrix units fp16 runs at most twice as fast as fp32.
   t.has_matrix_units = t.has_tf32 || fp16 > 3 * fp32;
-  const double fp8 = d.fp8_flops > 0 ? d.fp8_flops : multiplies_fp8(t.generation) ? 2 * fp16 : fp16;
-  t.peak_flops = {fp32, tf32, fp16, bf16, fp8};
+  t.has_fp8 = multiplies_fp8(d);
+  t.has_int8 = multiplies_int8(d);
+  const double fp8 = d.fp8_flops > 0 ? d.fp8_flops : t.has_fp8 ? 2 * fp16 : fp16;
+  const double int8 = d.int8_flops > 0 ? d.int8_flops : t.has_int8 ? 2 * fp16 : fp16;
+  t.peak_flops = {fp32, tf32, fp16, bf16, fp8, int8};
   const auto on_matrix_units = [&](precision p) { return t.has_matrix_units && d.computes_in(p) != precision::fp32; };
-  t.on_matrix_units = {false, t.has_tf32, on_matrix_units(precision::fp16), on_matrix_units(precision::bf16), t.has_matrix_units};
+  t.on_matrix_units = {false,
+                       t.has_tf32,
+                       on_matrix_units(precision::fp16),
+                       on_matrix_units(precision::bf16),
+                       t.has_matrix_units,
+                       t.has_matrix_units};
   t.memory_bandwidth = d.memory_bandwidth;
   t.l2_bytes = static_cast<double>(d.l2_bytes);
   t.multiprocessors = d.multiprocessors;
@@ -59,7 +70,7 @@ HETSCHED_INLINE tile_device make_tile_device(const device& d) {
                           (t.generation == chip_generation::blackwell && t.has_gddr);
   t.threads = t.generation == chip_generation::turing ? 1024 : small_chip ? 1536 : 2048;
   t.calibration = d.calibration;
-  t.speed = d.speed;
+  for (std::size_t k = 0; k < t.speeds.size(); ++k) t.speeds[k] = d.speed * d.class_speeds[k];
   return t;
 }
 
@@ -90,20 +101,20 @@ namespace hetsched::detail {
   return std::span(pascal).first(has_wide_multiprocessors(d) ? 4 : 2);
 }
 
-// Engines' kernels in fp8 (vLLM's, of CUTLASS) go by the rows alone.
+// Engines' kernels in 8 bits (vLLM's, of CUTLASS) go by the rows alone.
 [[nodiscard]] inline std::span<const tile> quantised_tile(const tile_device& d, std::int64_t rows) {
   static constexpr tile tiles[] = {{16, 64}, {32, 64}, {64, 64}, {64, 128}, {128, 128}};
   const std::int64_t few = d.generation == chip_generation::ada ? 256 : 128;
   return std::span(tiles).subspan(rows <= 16 ? 0 : rows <= 32 ? 1 : rows <= 64 ? 2 : rows <= few ? 3 : 4, 1);
 }
 
-// FLOP/s of all matrix units together, a share of the peak as far as the board's power allows. fp8 takes power for 1 / 1.75 of
-// the operations in 16 bits, as H100's best products do.
+// FLOP/s of all matrix units together, a share of the peak as far as the board's power allows. 8 bits take power for 1 / 1.75 of
+// the operations in 16, as H100's best products in fp8 do.
 [[nodiscard]] inline double matrix_flops(const tile_device& d, number_format f, double share, double power = 1) {
   const double peak = d.peak_flops[as_size(f)], per_watt = matrix_per_watt(d.generation);
   double most = share * peak;
   if (d.board_watts > 0 && per_watt > 0)
-    most = std::min(most, per_watt * std::pow(power * d.board_watts, 0.75) * (f == number_format::fp8 ? 1.75 : 1));
+    most = std::min(most, per_watt * std::pow(power * d.board_watts, 0.75) * (in_8_bits(f) ? 1.75 : 1));
   return d.calibration.matrix_rate * most;
 }
 
@@ -178,9 +189,9 @@ namespace hetsched::detail {
   return reach > 0 ? 1 / (1 + std::pow(bytes / reach, sharpness)) : 0;
 }
 
-// Whether a product in fp8 is one: devices that only store it multiply in 16 bits.
+// Whether a product in 8 bits is one: devices that only store them multiply in 16.
 [[nodiscard]] inline bool quantises(const tile_device& d, const operator_shape& op) {
-  return op.quantised && multiplies_fp8(d.generation);
+  return op.quantised && (op.format == number_format::int8 ? d.has_int8 : d.has_fp8);
 }
 
 // The kernels that a chip has for a product, and what they cost besides arithmetic and traffic.
@@ -414,9 +425,9 @@ struct product_kernels {
   return time;
 }
 
-// Rounding the left operand of a product in fp8 with one scale: it is read for its largest element, and again.
+// Rounding the left operand of a product in 8 bits with one scale: it is read for its largest element, and again.
 [[nodiscard]] inline double quantise_s(const tile_device& d, const operator_shape& op, const tile_constants& c) {
-  const double rows = static_cast<double>(op.m), elements = rows * static_cast<double>(op.k);
+  const double rows = static_cast<double>(op.batch) * static_cast<double>(op.m), elements = rows * static_cast<double>(op.k);
   return c.quantise_s + c.quantise_row_s * rows + vector_memory_s(d, 3 * elements, c) * 5 / 3;
 }
 
@@ -436,7 +447,7 @@ HETSCHED_INLINE operator_time predict_operator(const tile_device& d, const opera
   if (detail::quantises(d, op)) time.seconds += detail::quantise_s(d, op, c);
   time.seconds += (op.key_heads > 0 ? 0 : c.launch_s) + d.calibration.launch_s;
   if (!d.calibration.residuals.empty()) time.seconds *= residual_factor(d.calibration.residuals, detail::point_of(d, op, time));
-  time.seconds /= d.speed;
+  time.seconds /= at(d.speeds, class_of(op.kind));
   return time;
 }
 

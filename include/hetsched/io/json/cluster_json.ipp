@@ -91,7 +91,7 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
 [[nodiscard]] inline device_anchor read_anchor(const json_value& value, const std::string& device,
                                                std::vector<std::string>& files) {
   value.object({"model", "sequence", "dtype", "degrees", "nodes", "microbatch_size", "recompute", "zero", "microbatches",
-                "tokens_per_s", "layer_s"});
+                "tokens_per_s", "layer_s", "operators"});
   device_anchor a{.device = device};
   model_options options;
   if (const auto sequence = value.find("sequence")) options.sequence = sequence->count(1, 1 << 24);
@@ -133,7 +133,13 @@ inline void write_link(nlohmann::ordered_json& out, const link& l) {
     a.layer_s = layer->positive(1e9);
     for (const char* other : {"tokens_per_s", "microbatches"})
       if (value.has(other)) value.at(other).fail("is of a whole model, and \"layer_s\" beside it of one layer");
+    if (const auto only = value.find("operators")) {
+      const auto known = std::find(operator_class_names.begin(), operator_class_names.end(), only->text());
+      if (known == operator_class_names.end()) only->expected("one of products, attention, others");
+      a.only = static_cast<operator_class>(known - operator_class_names.begin());
+    }
   } else {
+    if (value.has("operators")) value.at("operators").fail("needs \"layer_s\": the seconds of these in one layer");
     a.tokens_per_s = value.at("tokens_per_s").positive(1e12);
   }
   return a;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <hetsched/cluster/device.hpp>
@@ -24,6 +26,11 @@ namespace detail {
 /// A device of a file. What the file leaves out comes from the device of the catalogue that it is `like`, else from `known`, if
 /// there is one.
 [[nodiscard]] device read_device(const std::string& name, const json_value& value, const std::optional<device>& known);
+
+/// device::speed and device::class_speeds: one number, or one for each class of operators.
+[[nodiscard]] std::pair<double, std::array<double, 3>> read_speeds(const json_value& value);
+
+[[nodiscard]] nlohmann::ordered_json write_speeds(double speed, const std::array<double, 3>& of_class);
 
 [[nodiscard]] nlohmann::ordered_json write_device(const device& d);
 

@@ -83,6 +83,22 @@ HETSCHED_INLINE std::string unknown_device_text(std::string_view name, const std
   return text;
 }
 
+HETSCHED_INLINE std::pair<double, std::array<double, 3>> read_speeds(const json_value& value) {
+  if (value.kind() != json_kind::object) return {value.number(0.01, 100), {1, 1, 1}};
+  value.object({operator_class_names[0], operator_class_names[1], operator_class_names[2]});
+  std::array<double, 3> speeds{1, 1, 1};
+  for (std::size_t k = 0; k < speeds.size(); ++k)
+    if (const auto own = value.find(operator_class_names[k])) speeds[k] = own->number(0.01, 100);
+  return {1, speeds};
+}
+
+HETSCHED_INLINE nlohmann::ordered_json write_speeds(double speed, const std::array<double, 3>& of_class) {
+  if (of_class == std::array<double, 3>{1, 1, 1}) return speed;
+  nlohmann::ordered_json own;
+  for (std::size_t k = 0; k < of_class.size(); ++k) own[std::string(operator_class_names[k])] = speed * of_class[k];
+  return own;
+}
+
 HETSCHED_INLINE device read_device(const std::string& name, const json_value& value, const std::optional<device>& of_name) {
   value.object({"format", "version", "name", "like", "peak_tflops", "memory_gib", "memory_bandwidth_gb_per_s", "multiprocessors",
                 "l2_mib", "clock_mhz", "price_per_hour", "board_watts", "generation", "memory_type", "lanes_per_multiprocessor",
@@ -97,10 +113,11 @@ HETSCHED_INLINE device read_device(const std::string& name, const json_value& va
   result.name = name;
   const auto wanted = [&](const char* key) { return known ? value.find(key) : std::optional(value.at(key)); };
   if (const auto peaks = wanted("peak_tflops")) {
-    peaks->object({precision_names[0], precision_names[1], precision_names[2], precision_names[3], "fp8"});
+    peaks->object({precision_names[0], precision_names[1], precision_names[2], precision_names[3], "fp8", "int8"});
     for (std::size_t p = 0; p < precision_count; ++p)
       if (const auto peak = peaks->find(precision_names[p])) result.peak_flops[p] = peak->positive(1e6) * 1e12;
     if (const auto peak = peaks->find("fp8")) result.fp8_flops = peak->positive(1e6) * 1e12;
+    if (const auto peak = peaks->find("int8")) result.int8_flops = peak->positive(1e6) * 1e12;
     if (result.flops(precision::fp16) <= 0 && result.flops(precision::bf16) <= 0)
       peaks->expected("a peak for fp32, fp16 or bf16");
   }
@@ -115,7 +132,7 @@ HETSCHED_INLINE device read_device(const std::string& name, const json_value& va
   if (const auto memory = value.find("memory_type")) result.memory_type = memory->name();
   if (const auto lanes = value.find("lanes_per_multiprocessor")) result.lanes_per_multiprocessor = lanes->count(0);
   if (const auto calibration = value.find("calibration")) result.calibration = read_calibration(*calibration);
-  if (const auto speed = value.find("speed")) result.speed = speed->number(0.01, 100);
+  if (const auto speed = value.find("speed")) std::tie(result.speed, result.class_speeds) = read_speeds(*speed);
   return result;
 }
 
@@ -126,6 +143,7 @@ HETSCHED_INLINE nlohmann::ordered_json write_device(const device& d) {
   for (std::size_t p = 0; p < precision_count; ++p)
     if (d.peak_flops[p] > 0) peaks[std::string(precision_names[p])] = scaled(d.peak_flops[p], 1e12);
   if (d.fp8_flops > 0) peaks["fp8"] = scaled(d.fp8_flops, 1e12);
+  if (d.int8_flops > 0) peaks["int8"] = scaled(d.int8_flops, 1e12);
   out["memory_gib"] = static_cast<double>(d.memory_bytes) / static_cast<double>(gib);
   out["memory_bandwidth_gb_per_s"] = scaled(d.memory_bandwidth, 1e9);
   out["multiprocessors"] = d.multiprocessors;
@@ -136,7 +154,7 @@ HETSCHED_INLINE nlohmann::ordered_json write_device(const device& d) {
   if (!d.generation.empty()) out["generation"] = d.generation;
   if (!d.memory_type.empty()) out["memory_type"] = d.memory_type;
   if (d.lanes_per_multiprocessor > 0) out["lanes_per_multiprocessor"] = d.lanes_per_multiprocessor;
-  if (d.speed != 1) out["speed"] = d.speed;
+  if (d.is_anchored()) out["speed"] = write_speeds(d.speed, d.class_speeds);
   if (d.calibration != device_calibration{}) {
     auto& calibration = out["calibration"];
     for (const auto& key : calibration_keys) calibration[key.name] = d.calibration.*key.factor;

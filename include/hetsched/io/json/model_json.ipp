@@ -186,6 +186,22 @@ inline void read_biases(const json_value& value, transformer& m) {
   return read;
 }
 
+[[nodiscard]] inline std::string quantization_method(const json_value& quantized) {
+  const auto method = quantized.find("quant_method");
+  return method && !method->is_null() ? method->text() : std::string();
+}
+
+/// What compressed-tensors says of "weights" or "input_activations", in the first of its groups; nothing for others.
+[[nodiscard]] inline std::optional<json_value> compressed(const json_value& quantized, const char* of) {
+  const auto groups = quantized.find("config_groups");
+  std::optional<json_value> found;
+  if (!groups || groups->kind() != json_kind::object) return found;
+  groups->members([&](const std::string&, const json_value& group) {
+    if (const auto own = group.find(of); !found && own && !own->is_null()) found = own;
+  });
+  return found;
+}
+
 /// Bits of weights that a config.json's quantization_config tells; 0 where it tells none.
 [[nodiscard]] inline double quantized_bits(const json_value& top) {
   const auto quantized = top.find("quantization_config");
@@ -197,9 +213,26 @@ inline void read_biases(const json_value& value, transformer& m) {
     if (const auto bits = quantized->find(key); bits && !bits->is_null()) return std::min(32.0, bits->number(1, 32) + grouped);
   for (const auto& [key, bits] : {std::pair{"load_in_4bit", 4.0}, {"load_in_8bit", 8.0}})
     if (const auto on = quantized->find(key); on && !on->is_null() && on->boolean()) return bits;
-  const auto method = quantized->find("quant_method");
-  const auto name = method && !method->is_null() ? method->text() : std::string();
+  if (const auto weights = compressed(*quantized, "weights")) {
+    const auto own = weights->find("group_size");
+    const double of_group = own && !own->is_null() && own->number(-1, 1 << 20) > 0 ? 20 / own->number(-1, 1 << 20) : 0;
+    return std::min(32.0, weights->at("num_bits").number(1, 32) + of_group);
+  }
+  const auto name = quantization_method(*quantized);
   return name == "fp8" || name == "fbgemm_fp8" ? 8 : name == "mxfp4" ? 4.25 : 0;
+}
+
+/// What engines multiply in where the file stores inputs' formats beside weights': fp8 checkpoints, and those of
+/// compressed-tensors whose inputs have 8 bits; else nothing.
+[[nodiscard]] inline std::optional<number_format> quantized_products(const json_value& top) {
+  const auto quantized = top.find("quantization_config");
+  if (!quantized || quantized->is_null()) return {};
+  const auto name = quantization_method(*quantized);
+  if (name == "fp8" || name == "fbgemm_fp8") return number_format::fp8;
+  const auto inputs = compressed(*quantized, "input_activations");
+  if (!inputs || inputs->at("num_bits").number(1, 32) != 8) return {};
+  const auto type = inputs->find("type");
+  return type && type->text() == "float" ? number_format::fp8 : number_format::int8;
 }
 
 /// JSON with null for the NaN and Infinity that Python writes, as in the limits of state-space models.
@@ -237,6 +270,8 @@ inline void read_biases(const json_value& value, transformer& m) {
   auto read = model_of(config.place, config.model, read_dtype(dtype, options.dtype), options);
   read.weight_bits = quantized_bits(top);
   if (read.weight_bits == 0) read.weight_bits = quantized_bits(config.place);
+  read.products = quantized_products(top);
+  if (!read.products) read.products = quantized_products(config.place);
   read.stored_as_fp32 = dtype && !options.dtype && read.precision == precision::fp32;
   read.remarks = std::move(config.remarks);
   return read;

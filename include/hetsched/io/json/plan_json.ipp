@@ -13,6 +13,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/io/json/detail/inference_json.hpp>
+#include <hetsched/io/json/device_json.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/json/stack_json.hpp>
 #include <hetsched/io/schedule_csv.hpp>
@@ -310,7 +311,10 @@ struct plan_reader {
     const auto sequence = value.find("sequence"), whole = value.find("whole_layers"), stack = value.find("stack");
     std::vector<plan_setting::anchored_subcluster> anchored;
     if (const auto speeds = value.find("anchored"))
-      speeds->members([&](const std::string& of, const json_value& speed) { anchored.push_back({of, speed.number(0.01, 100)}); });
+      speeds->members([&](const std::string& of, const json_value& speed) {
+        const auto [whole_speed, of_class] = read_speeds(speed);
+        anchored.push_back({of, whole_speed, of_class});
+      });
     return {.costs = name("costs"),
             .granularity = name("granularity"),
             .sequence = sequence ? sequence->count(0, 1 << 30) : 0,
@@ -607,7 +611,7 @@ namespace hetsched::detail {
   put("attention", s.attention);
   if (!s.whole_layers.empty()) item["whole_layers"] = s.whole_layers;
   if (s.stack) item["stack"] = write_stack(*s.stack);
-  for (const auto& a : s.anchored) item["anchored"][a.name] = a.speed;
+  for (const auto& a : s.anchored) item["anchored"][a.name] = write_speeds(a.speed, a.class_speeds);
   put("target", s.target);
   return item;
 }
