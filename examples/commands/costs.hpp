@@ -459,6 +459,7 @@ class cost_source {
     if (!measured() && !by_hexiscale()) s.stack = stack_;
     if (!model_->family) return s;
     s.sequence = model_->family->sequence;
+    s.further_tokens = model_->family->further_tokens;
     if (measured() || by_hexiscale()) return s;
     s.granularity = given_.granularity.empty() ? "sublayer" : given_.granularity;
     s.attention = flash() ? "flash" : "standard";

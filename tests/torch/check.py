@@ -110,6 +110,18 @@ def written_by_torch(folder):
             check(what + ": back", back.read_text() == comms.read_text())
 
 
+def trained(folder, out, ranks):
+    """What an exported plan says that trains the small GPT for two steps."""
+    gpt = str(here / "gpt.py") + ":"
+    text = here.parents[1] / "examples" / "gpt" / "alice.txt"
+    return subprocess.run(
+        [Path(sys.executable).parent / "torchrun", "--nproc-per-node", str(ranks), out / "run.py", "--model", gpt + "model",
+         "--input", gpt + "samples", "--loss", gpt + "loss", "--optimizer", gpt + "optimizer", "--steps", "2"],
+        capture_output=True, text=True, timeout=300,
+        env={**os.environ, "CHECKPOINT": str(folder / "first" / "step-000001"), "TEXT": str(text), "SEED": "1",
+             "SEQUENCE": "32", "HEADS": "4", "LR": "0.5", "OMP_NUM_THREADS": "1"})
+
+
 def trains(folder):
     """A plan of hetsched-train, exported, trains over gloo with the same losses."""
     model = ["--layers", "4", "--hidden", "32", "--heads", "4", "--sequence", "32", "--untied", "--precision", "fp64",
@@ -128,14 +140,7 @@ def trains(folder):
             of["setting"] = {"costs": "tile", "granularity": "block", "sequence": 32}
         plan.write_text(json.dumps(of))
         run("hetsched-export", "--plan", plan, "--to", "torch", "--out", out)
-        gpt = str(here / "gpt.py") + ":"
-        text = here.parents[1] / "examples" / "gpt" / "alice.txt"
-        found = subprocess.run(
-            [Path(sys.executable).parent / "torchrun", "--nproc-per-node", str(ranks), out / "run.py", "--model", gpt + "model",
-             "--input", gpt + "samples", "--loss", gpt + "loss", "--optimizer", gpt + "optimizer", "--steps", "2"],
-            capture_output=True, text=True, timeout=300,
-            env={**os.environ, "CHECKPOINT": str(folder / "first" / "step-000001"), "TEXT": str(text), "SEED": "1",
-                 "SEQUENCE": "32", "HEADS": "4", "LR": "0.5", "OMP_NUM_THREADS": "1"})
+        found = trained(folder, out, ranks)
         theirs = [float(line.split()[-1]) for line in found.stdout.splitlines() if line.startswith("step ")]
         ours = [float(line.split(",")[1]) for line in losses.read_text().splitlines()[1:]]
         forwards = {int(rank): int(count) for rank, count in re.findall(r"rank (\d+): (\d+) forwards", found.stdout)}
@@ -154,6 +159,31 @@ def trains(folder):
               found.stderr[-2000:] if not theirs else "")
 
 
+def replicas(folder):
+    """Two data ranks a stage, whose state is whole or shared out, and stages that lie on ranks out of order, train to the same."""
+    model = ["--layers", "4", "--hidden", "32", "--heads", "4", "--sequence", "32", "--untied", "--precision", "fp64",
+             "--optimizer", "sgd", "--clip", "0", "--microbatches", "4", "--microbatch-size", "2"]
+    run("hetsched-train", "--ranks", "2", "--steps", "2", "--lr", "0.5", "--losses", folder / "losses.csv", "--out-plan",
+        folder / "plan.json", *model)
+    ours = [float(line.split(",")[1]) for line in (folder / "losses.csv").read_text().splitlines()[1:]]
+    order = "\n".join(",".join(f"{s}{kind}{m}" for m in range(4) for kind, stages in (("F", (a, b)), ("B", (b, a))) for s in stages)
+                      for a, b in ((1, 2), (0, 3)))
+    for what, data, zero, actions in (("replicas", 2, 0, None), ("replicas with ZeRO 1", 2, 1, None), ("stages out of order", 1, 0, order)):
+        of = json.loads((folder / "plan.json").read_text())
+        line = of["pipelines"][0]
+        stages = [{"layers": s["layers"], "degrees": {"data": data}, "zero": zero,
+                   "devices": [{"subcluster": "a", "first_device": data * i, "nodes": 1, "devices_per_node": data}]}
+                  for i, s in enumerate(line["stages"])]
+        schedule = {"name": "mine", "actions": actions} if actions else {"name": "1f1b"}
+        (folder / "data.json").write_text(json.dumps({"format": "hetsched/plan", "version": 2, "pipelines": [
+            {"microbatches": 4, "microbatch_size": 2, "stages": stages, "schedule": schedule}]}))
+        run("hetsched-export", "--plan", folder / "data.json", "--to", "torch", "--out", folder / "data")
+        found = trained(folder, folder / "data", 2 * data)
+        theirs = [float(line.split()[-1]) for line in found.stdout.splitlines() if line.startswith("step ")]
+        print(f"{what}: {theirs} here, {ours} by hetsched-train")
+        check(f"losses of {what}", len(theirs) == 2 and all(abs(a - b) < 1e-5 for a, b in zip(theirs, ours)), found.stderr[-2000:])
+
+
 def meets(folder):
     """Processes of a torchrun meet in its store, the same after a restart, and train as threads do."""
     model = ["--layers", "4", "--hidden", "32", "--heads", "4", "--sequence", "32", "--microbatches", "4", "--steps", "2"]
@@ -169,7 +199,7 @@ def meets(folder):
 
 
 with tempfile.TemporaryDirectory() as name:
-    for part in (written_for_torch, written_by_torch, trains, meets):
+    for part in (written_for_torch, written_by_torch, trains, replicas, meets):
         try:
             part(Path(name))
         except Exception as wrong:  # noqa: BLE001
