@@ -6,7 +6,9 @@
 #include <charconv>
 #include <climits>
 #include <cstdio>
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -20,6 +22,7 @@
 #include <hetsched/cost/models/hexiscale_costs.hpp>
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/cost/models/like_cases.hpp>
+#include <hetsched/cost/models/operator_correction.hpp>
 #include <hetsched/cost/models/profile.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/cost/models/training_costs.hpp>
@@ -27,6 +30,7 @@
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/evaluate/sends.hpp>
+#include <hetsched/io/json/correction_json.hpp>
 #include <hetsched/io/json/model_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 #include <hetsched/io/json/stack_json.hpp>
@@ -61,6 +65,12 @@ inline const CLI::Validator in_16_or_32_bits(
     },
     "{fp32,tf32,fp16,bf16}");
 
+/// The file of costs that are called "forest:FILE"; of others nothing.
+[[nodiscard]] inline std::string forest_of(const std::string& costs) {
+  constexpr std::string_view kind = "forest:";
+  return costs.starts_with(kind) ? costs.substr(kind.size()) : "";
+}
+
 /// What the command line says of costs; empty or 0 where it says nothing.
 struct cost_choice {
   std::string profile, formulas, granularity, attention, dtype, stack, recompute = "auto", zero = "auto";
@@ -73,8 +83,12 @@ struct cost_choice {
     const auto measured = app.add_option("--profile", profile, "profile.json: measured costs in place of the formulas");
     app.add_option("--cost", formulas,
                    "tile: the operators of transformers one by one (default where it can); analytic: formulas for whole layers; "
-                   "hexiscale: HexiScale's formulas for equal blocks")
-        ->check(CLI::IsMember({"analytic", "tile", "hexiscale"}))
+                   "forest:F: tile, corrected by a file of hetsched-calibrate --forest; hexiscale: HexiScale's formulas for "
+                   "equal blocks")
+        ->check([](const std::string& name) {
+          const bool known = name == "analytic" || name == "tile" || name == "hexiscale" || !forest_of(name).empty();
+          return known ? "" : "expected tile, analytic, forest:F or hexiscale; found " + name;
+        })
         ->excludes(measured);
     app.add_option("--granularity", granularity, "where transformers may be cut (sublayer)")->check(one_of(granularities));
     app.add_option("--sequence", sequence, "tokens per sample, in place of the model file's")->check(CLI::Range(1, 1 << 24));
@@ -114,10 +128,23 @@ struct cost_choice {
         ->excludes(measured);
   }
 
-  /// Takes what the command line leaves open from what a plan was made with.
-  void take(const hetsched::plan_setting& s) {
+  /// Takes what the command line leaves open from what a plan was made with. A correction is looked for where the plan says, and
+  /// beside the plan.
+  /// Throws: file_error if it is not there.
+  void take(const hetsched::plan_setting& s, const std::string& plan_path) {
     if (profile.empty() && formulas.empty() && (s.costs == "tile" || s.costs == "analytic" || s.costs == "hexiscale"))
       formulas = s.costs;
+    if (const auto path = forest_of(s.costs); profile.empty() && formulas.empty() && !path.empty()) {
+      const auto beside = (std::filesystem::path(plan_path).parent_path() / std::filesystem::path(path).filename()).string();
+      std::error_code unknown;
+      const auto found = std::filesystem::exists(path, unknown) ? path : std::filesystem::exists(beside, unknown) ? beside : "";
+      if (found.empty())
+        throw hetsched::file_error(plan_path, "/setting/costs",
+                                   "found " + s.costs + ", and neither " + path + " nor " + beside +
+                                       " is there; expected the file that the plan was priced with: --cost forest:F says where "
+                                       "it is, and --cost tile prices without it");
+      formulas = "forest:" + found;
+    }
     if (granularity.empty() && granularities.contains(s.granularity)) granularity = s.granularity;
     if (sequence == 0) sequence = s.sequence;
     if (dtype.empty() && profile.empty() && hetsched::find_precision(s.precision)) dtype = s.precision;
@@ -135,6 +162,11 @@ class cost_source {
     if (!given.stack.empty()) stack_ = hetsched::read_stack(given.stack);
     if (given.profile.empty() && model_path.empty()) throw hetsched::input_error("--model is required without --profile");
     if (!given.profile.empty()) profile_ = hetsched::read_profile_file(given.profile);
+    if (forest_ = forest_of(given.formulas); !forest_.empty()) {
+      if (forest_.size() > 240) throw hetsched::input_error("--cost: the path of the forest is longer than 240 bytes");
+      correction_ = std::make_shared<const hetsched::operator_correction>(hetsched::read_correction(forest_).correction);
+      given_.formulas = "tile";
+    }
     if (given.extrapolate && of_shapes())
       throw hetsched::input_error("--extrapolate: " + given.profile + " is of version 1, which holds the costs of one size");
     if (!model_path.empty())
@@ -174,10 +206,16 @@ class cost_source {
   [[nodiscard]] std::string kind(const hetsched::cluster& hardware) const {
     if (measured()) return "profile";
     if (given_.formulas == "tile" && !model_->family)
-      throw hetsched::input_error("--cost: tile needs a transformer, whose operators are known; found a file of layers");
+      throw hetsched::input_error("--cost: " + std::string(correction_ ? "forest" : "tile") +
+                                  " needs a transformer, whose operators are known; found a file of layers");
     if (!given_.formulas.empty()) return given_.formulas;
     const auto chosen = formulas_for(hardware, model_->family.has_value(), hetsched::cost_formulas::automatic);
     return chosen == hetsched::cost_formulas::tile ? "tile" : "analytic";
+  }
+
+  /// The same, and of a forest which: as plans name it.
+  [[nodiscard]] std::string name(const hetsched::cluster& hardware) const {
+    return correction_ ? "forest:" + forest_ : kind(hardware);
   }
 
   /// `trained`: by the stack, else of inference.
@@ -186,6 +224,7 @@ class cost_source {
     if (name == "hexiscale") return "costs by HexiScale's formulas";
     if (name == "profile") return "measured costs of " + given_.profile;
     std::string text = name == "tile" ? "costs of the tile model" : "analytic costs";
+    if (correction_) text += " corrected by " + forest_;
     if (trained) text += "; stack " + stack_.name + (stack_.fp8_products ? ", products in fp8" : "");
     const auto precision = trained ? precision_text(hardware) : precision_text(hardware, {});
     for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), precision})
@@ -196,6 +235,7 @@ class cost_source {
   /// Where somebody measured what such costs say; `trained`: by the stack, else of inference.
   [[nodiscard]] std::vector<hetsched::like_cases> like_cases(const hetsched::cluster& hardware, bool trained = true) const {
     using hetsched::cost_basis;
+    if (correction_) return {};  // nobody measured like ones: they are the user's
     auto basis = measured() ? cost_basis::profile : basis_of(hardware);
     if (!measured() && kind(hardware) != "tile" && basis != cost_basis::anchored) basis = cost_basis::layers;
     return cases_like(basis, trained ? stack_.name : "inference");
@@ -264,7 +304,8 @@ class cost_source {
     std::vector<std::string> calibrated;
     for (const auto& s : hardware.subclusters)
       if (!(s.device.calibration == hetsched::device_calibration{})) calibrated.push_back(s.name);
-    std::string text = "from datasheets" + (calibrated.empty() ? "" : "; calibrated: " + listed(calibrated));
+    std::string text = "from datasheets" + (correction_ ? ", corrected by " + forest_ : "") +
+                       (calibrated.empty() ? "" : "; calibrated: " + listed(calibrated));
     for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), cases})
       text += (more.empty() ? "" : "; ") + more;
     return text;
@@ -306,12 +347,17 @@ class cost_source {
         file.hardware, file.anchors,
         {.formulas = kind(file.hardware) == "tile" ? hetsched::cost_formulas::tile : hetsched::cost_formulas::analytic,
          .flash_attention = flash(),
-         .stack = stack_});
+         .stack = stack_,
+         .correction = factor()});
   }
 
   /// Throws input_error for a device whose calibration would not be used.
   void check_calibrations(const hetsched::cluster& hardware) const {
     if (measured() || given_.formulas == "analytic") return;
+    for (const auto& s : hardware.subclusters)
+      if (correction_ && !(s.device.calibration == hetsched::device_calibration{}))
+        throw hetsched::input_error("the calibration of " + s.name + " does not go with " + forest_ +
+                                    ", which corrects what datasheets say: take one of them out");
     for (const auto& s : hardware.subclusters)
       if (!(s.device.calibration == hetsched::device_calibration{}) &&
           (kind(hardware) != "tile" || !known_by_operators(s.device)))
@@ -455,7 +501,7 @@ class cost_source {
 
   /// What a plan should remember of its costs.
   [[nodiscard]] hetsched::plan_setting setting(const hetsched::cluster& hardware) const {
-    hetsched::plan_setting s{.costs = kind(hardware), .whole_layers = by_whole_layers(hardware)};
+    hetsched::plan_setting s{.costs = name(hardware), .whole_layers = by_whole_layers(hardware)};
     for (const auto& one : hardware.subclusters)
       if (one.device.is_anchored() && !measured()) s.anchored.push_back({one.name, one.device.speed, one.device.class_speeds});
     if (!model_) return s;
@@ -463,6 +509,7 @@ class cost_source {
     if (!measured() && !by_hexiscale()) s.stack = stack_;
     if (!model_->family) return s;
     s.sequence = model_->family->sequence;
+    s.further_tokens = model_->family->further_tokens;
     if (measured() || by_hexiscale()) return s;
     s.granularity = given_.granularity.empty() ? "sublayer" : given_.granularity;
     s.attention = flash() ? "flash" : "standard";
@@ -489,7 +536,8 @@ class cost_source {
         .recompute = recomputations(),
         .zero = zero_stages(),
         .max_context = std::max(offered.context, model_->family ? given_.max_context : 1),
-        .max_expert = std::max(offered.expert, given_.max_expert)};
+        .max_expert = std::max(offered.expert, given_.max_expert),
+        .correction = factor()};
     return (tile ? training_costs(hardware, *model_->family, options)
                  : training_costs(hardware, model_->chain, options))(microbatch_size);
   }
@@ -508,6 +556,7 @@ class cost_source {
   [[nodiscard]] hetsched::inference_cost_model<> serving(const hetsched::cluster& hardware,
                                                          hetsched::inference_options how) const {
     if (measured()) throw hetsched::input_error("--profile: holds costs of training, not of inference");
+    if (correction_) throw hetsched::input_error("--cost: forest is of training; inference is priced by tile");
     if (!model_->family || given_.formulas == "analytic" || by_hexiscale())
       throw hetsched::input_error("inference needs a transformer and the costs of the tile model");
     for (const auto& s : hardware.subclusters) {
@@ -576,6 +625,13 @@ class cost_source {
     }
   }
 
+  // By which operators are corrected; empty for none.
+  [[nodiscard]] hetsched::operator_factor factor() const {
+    if (!correction_) return {};
+    return [of = correction_](const hetsched::tile_device& d, const hetsched::operator_shape& op,
+                              const hetsched::operator_time& time) { return of->factor(d, op, time); };
+  }
+
   [[nodiscard]] hetsched::granularity cut() const {
     return granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity);
   }
@@ -621,6 +677,8 @@ class cost_source {
   cost_choice given_;
   std::string model_path_;
   hetsched::training_stack stack_;
+  std::string forest_;  // the file of the correction
+  std::shared_ptr<const hetsched::operator_correction> correction_;
   std::optional<hetsched::profile_file> profile_;
   std::optional<hetsched::model_file> model_;
 };

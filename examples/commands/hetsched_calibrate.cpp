@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// hetsched-calibrate: fits a device's few constants to operators that were measured on it.
+// hetsched-calibrate: fits a device's few constants to operators that were measured on it, or a forest to those of several.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -12,6 +12,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <hetsched/core/function_ref.hpp>
+#include <hetsched/cost/models/operator_correction.hpp>
 #include <hetsched/cost/operators/calibrate.hpp>
 #include <hetsched/io.hpp>
 
@@ -24,30 +26,167 @@ namespace {
 using namespace hetsched;
 
 struct arguments {
-  std::string device, cluster, operators, out;
+  std::vector<std::string> devices, operators;  // a device for each file
+  std::string cluster, out, forest;
+  double added_us = 0;
   bool json = false;
 };
 
+// Operators that were measured on a device.
+struct measured_file {
+  hetsched::device device;
+  operators_file file;
+  std::vector<double> seconds;
+};
+
+measured_file read_measured(const std::string& device, const std::string& cluster, const std::string& path) {
+  measured_file m{command::named_device(device, cluster), parse_operators(read_operators_text(path), path), {}};
+  if (m.file.operators.empty()) throw file_error(path, {}, "expected operators, found none");
+  if (m.file.measured_ms.empty()) throw file_error(path, {}, "expected a column measured_ms");
+  for (const double ms : m.file.measured_ms) m.seconds.push_back(ms * 1e-3);
+  const auto hardware = make_tile_device(m.device);
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < m.file.operators.size(); ++i) try {
+      ratios.push_back(m.seconds[i] / predict_operator(hardware, m.file.operators[i]).seconds);
+    } catch (const input_error& wrong) {
+      throw file_error(path, {}, "line " + std::to_string(m.file.line_numbers[i]) + ": " + m.device.name + ": " + wrong.what());
+    }
+  if (const auto wrong = command::implausible_times(std::move(ratios)); !wrong.empty()) throw file_error(path, {}, wrong);
+  return m;
+}
+
+// A sum of |predicted / measured - 1|, and of how many.
+struct error_sum {
+  double sum = 0;
+  int count = 0;
+  void add(const operator_sample& s, const operator_correction& c) {
+    const auto time = predict_operator(s.device, s.op);
+    sum += std::abs((time.seconds + s.added_s) * c.factor(s.device, s.op, time) / s.seconds - 1);
+    ++count;
+  }
+  [[nodiscard]] double mean() const { return count > 0 ? sum / count : 0; }
+};
+
+forest_options with_leaves(int least_rows) { return {.trees = 50, .least_leaf_rows = least_rows}; }
+
+// The errors of groups of samples by forests that were grown on the others.
+std::vector<error_sum> held_out(const std::vector<operator_sample>& samples, const std::vector<int>& group, int groups,
+                                const forest_options& options, function_ref<void()> grown) {
+  std::vector<error_sum> errors(static_cast<std::size_t>(groups));
+  for (int g = 0; g < groups; ++g) {
+    std::vector<operator_sample> shown;
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      if (group[i] != g) shown.push_back(samples[i]);
+    if (shown.empty()) continue;
+    const auto forest = operator_correction::train(shown, options);
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      if (group[i] == g) errors[static_cast<std::size_t>(g)].add(samples[i], forest);
+    grown();
+  }
+  return errors;
+}
+
+int forest_command(const arguments& given) {
+  command::outputs files;
+  files.expect(given.forest);
+  files.reads(given.cluster);
+  correction_file written;
+  std::vector<operator_sample> samples;
+  std::vector<int> of_device, of_fold;
+  std::vector<error_sum> listed;
+  constexpr int folds = 5;
+  for (std::size_t i = 0; i < given.devices.size(); ++i) {
+    if (given.devices[i].ends_with(".json")) files.reads(given.devices[i]);
+    files.reads(given.operators[i]);
+    const auto m = read_measured(given.devices[i], given.cluster, given.operators[i]);
+    if (m.device.calibration != device_calibration{})
+      throw input_error("--device: " + m.device.name + " is calibrated; a forest corrects what datasheets say, so take that out");
+    const auto known = std::find_if(written.measured.begin(), written.measured.end(),
+                                    [&](const auto& one) { return one.name == m.device.name; });
+    const auto number = known - written.measured.begin();
+    if (known == written.measured.end()) {
+      written.measured.push_back({m.device.name, 0});
+      listed.emplace_back();
+    }
+    written.measured[static_cast<std::size_t>(number)].operators += static_cast<int>(m.seconds.size());
+    const auto hardware = make_tile_device(m.device);
+    for (std::size_t k = 0; k < m.seconds.size(); ++k) {
+      samples.push_back({hardware, m.file.operators[k], m.seconds[k], given.added_us * 1e-6});
+      of_device.push_back(static_cast<int>(number));
+      of_fold.push_back(static_cast<int>(samples.size() % folds));
+      listed[static_cast<std::size_t>(number)].add(samples.back(), {});
+    }
+  }
+  const int devices = static_cast<int>(written.measured.size());
+  command::progress_line progress;
+  int done = 0;
+  constexpr int leaves[] = {20, 8, 3};
+  const int all = 1 + folds * static_cast<int>(std::size(leaves)) + (devices > 1 ? devices : 0);
+  const auto grown = [&] {
+    ++done;
+    progress.show(static_cast<double>(done) / all, std::to_string(done) + " forests");
+  };
+  const auto sum = [](const std::vector<error_sum>& parts) {
+    error_sum total;
+    for (const auto& e : parts) total = {total.sum + e.sum, total.count + e.count};
+    return total;
+  };
+  const auto before = sum(listed);
+  error_sum unseen;
+  int leaf = leaves[0];  // the one by which operators that were not shown come out nearest
+  for (const int rows : leaves) {
+    const auto found = sum(held_out(samples, of_fold, folds, with_leaves(rows), grown));
+    if (unseen.count > 0 && found.sum >= unseen.sum) continue;
+    unseen = found;
+    leaf = rows;
+  }
+  written.correction = operator_correction::train(samples, with_leaves(leaf));
+  grown();
+  const auto by_device = devices > 1 ? held_out(samples, of_device, devices, with_leaves(leaf), grown) : std::vector<error_sum>{};
+  files.add(given.forest, to_json(written));
+  files.write();
+  if (unseen.mean() >= before.mean())
+    std::cerr << "hetsched-calibrate: operators that it was not shown are no nearer with the forest than without\n";
+  if (given.json) {
+    nlohmann::ordered_json out{{"operators", samples.size()},
+                               {"error_before", before.mean()},
+                               {"error_unseen", unseen.count > 0 ? nlohmann::ordered_json(unseen.mean()) : nullptr},
+                               {"devices", nlohmann::ordered_json::array()},
+                               {"files", files.paths()}};
+    for (std::size_t d = 0; d < written.measured.size(); ++d) {
+      out["devices"].push_back({{"device", written.measured[d].name},
+                                {"operators", written.measured[d].operators},
+                                {"error_before", listed[d].mean()}});
+      if (!by_device.empty()) out["devices"].back()["error_unseen"] = by_device[d].mean();
+    }
+    std::cout << hetsched::detail::dump(out);
+    return command::done;
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t d = 0; d < written.measured.size(); ++d)
+    rows.push_back({written.measured[d].name, std::to_string(written.measured[d].operators), format_percent(listed[d].mean()),
+                    by_device.empty() ? "-" : format_percent(by_device[d].mean())});
+  std::cout << format_table({"device", ">operators", ">off as listed", ">by a forest of the others"}, rows) << "off the "
+            << samples.size() << " measured times by " << format_percent(before.mean()) << " on average as listed";
+  if (unseen.count > 0)
+    std::cout << "; those that a forest was not shown, a fifth at a time, by " << format_percent(unseen.mean()) << " with it";
+  std::cout << "\n" << files.summary();
+  return command::done;
+}
+
 int calibrate_command(const arguments& given) {
+  if (given.out.empty() == given.forest.empty()) throw input_error("give either --out or --forest");
+  if (given.devices.size() != given.operators.size())
+    throw input_error("--operators: found " + std::to_string(given.operators.size()) + ", expected one for each of " +
+                      std::to_string(given.devices.size()) + " --device");
+  if (!given.forest.empty()) return forest_command(given);
+  if (given.added_us > 0) throw input_error("--added-us: is for --forest; --out fits what is added to each operator");
+  if (given.devices.size() > 1) throw input_error("--out: is of one device; --forest takes several");
+  const auto &device = given.devices.front(), &operators = given.operators.front();
   command::outputs files;
   files.expect(given.out);
-  for (const auto& input : {given.device.ends_with(".json") ? given.device : "", given.cluster, given.operators})
-    files.reads(input);
-  const auto chosen = command::named_device(given.device, given.cluster);
-  const auto file = parse_operators(read_operators_text(given.operators), given.operators);
-  if (file.operators.empty()) throw file_error(given.operators, {}, "expected operators, found none");
-  if (file.measured_ms.empty()) throw file_error(given.operators, {}, "expected a column measured_ms");
-  std::vector<double> seconds;
-  for (const double ms : file.measured_ms) seconds.push_back(ms * 1e-3);
-  const auto hardware = make_tile_device(chosen);
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < file.operators.size(); ++i) try {
-      ratios.push_back(seconds[i] / predict_operator(hardware, file.operators[i]).seconds);
-    } catch (const input_error& wrong) {
-      throw file_error(given.operators, {}, "line " + std::to_string(i + 2) + ": " + chosen.name + ": " + wrong.what());
-    }
-  if (const auto wrong = command::implausible_times(std::move(ratios)); !wrong.empty())
-    throw file_error(given.operators, {}, wrong);
+  for (const auto& input : {device.ends_with(".json") ? device : "", given.cluster, operators}) files.reads(input);
+  const auto [chosen, file, seconds] = read_measured(device, given.cluster, operators);
   command::progress_line progress;
   auto show = [&](int fits, int of) { progress.show(static_cast<double>(fits) / of, std::to_string(fits) + " fits"); };
   const auto found = calibrate_device(chosen, file.operators, seconds, {.progress = show});
@@ -91,16 +230,25 @@ int calibrate_command(const arguments& given) {
 
 int main(int argc, char** argv) {
   CLI::App app(command::about("hetsched-calibrate"), "hetsched-calibrate");
-  app.footer("hetsched-calibrate --device A100-SXM4-40GB --operators measured.csv --out device.json");
+  app.footer(
+      "hetsched-calibrate --device A100-SXM4-40GB --operators measured.csv --out device.json\n"
+      "hetsched-calibrate --device T4 --operators t4.csv --device L4 --operators l4.csv --forest f.json");
   arguments given;
-  app.add_option("--device", given.device,
-                 "device.json, or a name of the catalogue or of a device that a subcluster of --cluster has")
-      ->required();
+  const auto repeated = [](CLI::Option* option) {
+    option->required()->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->allow_extra_args(false);
+  };
+  repeated(app.add_option("--device", given.devices,
+                          "device.json, or a name of the catalogue or of a device that a subcluster of --cluster has"));
   app.add_option("--cluster", given.cluster, "cluster.json, for a device of its own");
-  app.add_option("--operators", given.operators,
-                 "CSV with the columns op,batch,m,n,k,dtype,measured_ms, or a trace of torch.profiler with record_shapes")
-      ->required();
-  app.add_option("--out", given.out, "device.json to write")->required();
+  repeated(app.add_option("--operators", given.operators,
+                          "CSV with the columns op,batch,m,n,k,dtype,measured_ms, or a trace of torch.profiler with "
+                          "record_shapes; with --forest one after each --device"));
+  app.add_option("--out", given.out, "device.json to write");
+  app.add_option("--forest", given.forest,
+                 "correction.json to write in its place: what all devices' datasheets miss, for --cost forest:F");
+  app.add_option("--added-us", given.added_us,
+                 "of --forest: what the way of measuring adds to each operator, launches from the host, say (0)")
+      ->check(CLI::Range(0.0, 1e6));
   app.add_flag("--json", given.json, "prints the result as JSON");
   return command::run(app, argc, argv, [&] { return calibrate_command(given); });
 }

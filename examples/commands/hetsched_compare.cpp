@@ -65,7 +65,8 @@ comparison_row row_of(const planner_entry& planner, const plan_arguments& input,
 int compare_command(const comparison& given) {
   outputs files;
   const auto& input = given.input;
-  for (const auto& path : {input.cluster, input.model, input.costs.profile, input.costs.stack}) files.reads(path);
+  for (const auto& path : {input.cluster, input.model, input.costs.profile, input.costs.stack, forest_of(input.costs.formulas)})
+    files.reads(path);
   files.expect(input.report);
   std::vector<const planner_entry*> chosen;
   for (const auto& name : given.planners) {

@@ -22,6 +22,7 @@ int predict_command(const arguments& given) {
     auto list = given.list;
     list.cluster = given.plan.cluster;
     list.out = given.plan.out;
+    list.costs = given.plan.costs.formulas;
     list.json = given.plan.json;
     return predict::operators_command(list);
   }
@@ -62,6 +63,6 @@ int main(int argc, char** argv) {
                   "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (the stack's)")
       ->check(CLI::IsMember({"asynchronous", "grouped", "blocking"}));
   for (const auto option : all->get_options())
-    if (option->get_name() != "--cluster") device->excludes(option);
+    if (option->get_name() != "--cluster" && option->get_name() != "--cost") device->excludes(option);
   return command::run(app, argc, argv, [&] { return predict_command(given); });
 }

@@ -16,6 +16,7 @@
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/inventory/inventory.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/correction_json.hpp>
 #include <hetsched/io/json/device_json.hpp>
 #include <hetsched/io/json/graph_json.hpp>
 #include <hetsched/io/json/model_json.hpp>

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // hetsched-calibrate as a user calls it.
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -32,6 +36,22 @@ std::string measured(const workplace& w, const std::string& device, double facto
   }
   return text;
 }
+
+// Every second row that engines measured of linear layers in bf16 on a device, from the first or the second.
+std::string engine_rows(const std::string& device, int first) {
+  std::ifstream file(HETSCHED_SOURCE_DIR "/tests/data/engine_products.csv");
+  std::string line, text = "op,batch,m,n,k,dtype,measured_ms\n";
+  for (int row = 0; std::getline(file, line);) {
+    std::istringstream cells(line);
+    std::vector<std::string> cell;
+    for (std::string one; std::getline(cells, one, ',');) cell.push_back(one);
+    if (cell.at(0) != device || cell.at(2) != "bf16" || row++ % 2 != first) continue;
+    text += "linear,1," + cell.at(3) + "," + cell.at(4) + "," + cell.at(5) + ",bf16," + cell.at(6) + "\n";
+  }
+  return text;
+}
+
+double off(const std::string& errors) { return std::stod(errors.substr(errors.find("off the measured times by ") + 26)); }
 
 }  // namespace
 
@@ -90,4 +110,76 @@ TEST_CASE("hetsched-calibrate: bad input is told, and nothing is written") {
   refused("--device T4 --operators m.csv --out m.csv", "an input, which would be overwritten");
   w.put("empty.csv", "op,batch,m,n,k,dtype,measured_ms\n");
   refused("--device T4 --operators empty.csv --out out.json", "empty.csv");
+}
+
+TEST_CASE("hetsched-calibrate --forest: operators that were not shown to it are nearer") {
+  const workplace w;
+  w.put("shown.csv", engine_rows("A100-SXM4-80GB", 0));
+  w.put("others.csv", engine_rows("A100-SXM4-80GB", 1));
+  w.put("l40s.csv", engine_rows("L40S", 0));
+  const auto grown = w.run("hetsched-calibrate --device A100-SXM4-80GB --operators shown.csv --forest f.json");
+  REQUIRE(grown.status == 0);
+  CHECK(grown.complaints() == "");
+  const std::string others = "hetsched-predict --device A100-SXM4-80GB --operators others.csv";
+  const double listed = off(w.run(others).errors), corrected = off(w.run(others + " --cost forest:f.json").errors);
+  MESSAGE("off by ", listed, " % as listed, by ", corrected, " % corrected");
+  CHECK(corrected < 0.9 * listed);
+  const auto two = w.run(
+      "hetsched-calibrate --device A100-SXM4-80GB --operators shown.csv --device L40S --operators l40s.csv --forest g.json "
+      "--json");
+  REQUIRE(two.status == 0);
+  const auto told = nlohmann::json::parse(two.output);
+  CHECK(told["devices"].size() == 2);
+  for (const auto& d : told["devices"]) CHECK(d["error_unseen"].get<double>() != d["error_before"].get<double>());
+  CHECK(nlohmann::json::parse(w.get("g.json"))["measured"][1]["device"] == "L40S");
+}
+
+TEST_CASE("a forest prices plans, which name it and are found with it again") {
+  const workplace w;
+  w.put("m.csv", measured(w, "A100-SXM4-80GB", 2));
+  REQUIRE(w.run("hetsched-calibrate --device A100-SXM4-80GB --operators m.csv --forest f.json").status == 0);
+  w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [{"name": "s", "device": "A100-SXM4-80GB",
+    "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 2400, "latency_us": 5}}]})");
+  w.put("model.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 4, "hidden": 4096, "heads": 32,
+    "vocab": 32000, "sequence": 2048, "dtype": "fp16"}})");
+  const std::string of = " --cluster c.json --model model.json ",
+                    plan = "hetsched-plan" + of + "--global-batch 4 --recompute none ";
+  const auto iteration = [&](const std::string& file) {
+    return nlohmann::json::parse(w.get(file))["predicted"]["iteration_s"].get<double>();
+  };
+  REQUIRE(w.run(plan + "--out plain.json").status == 0);
+  REQUIRE(w.run(plan + "--cost forest:f.json --out p.json").status == 0);
+  CHECK(nlohmann::json::parse(w.get("p.json"))["setting"]["costs"] == "forest:f.json");
+  CHECK(iteration("p.json") > 1.3 * iteration("plain.json"));  // products take twice as long
+  const std::string predict = "hetsched-predict" + of + "--plan p.json --json";
+  const auto again = nlohmann::json::parse(w.run(predict).output);
+  CHECK(again["iteration_s"].get<double>() == iteration("p.json"));
+  CHECK(again["costs"] == "forest:f.json");
+  CHECK(again["like_cases"].empty());
+  CHECK(nlohmann::json::parse(w.run(predict + " --cost tile").output)["iteration_s"].get<double>() < 0.8 * iteration("p.json"));
+
+  const auto refused = [&](const std::string& command, const std::string& why) {
+    const auto run = w.run(command);
+    CAPTURE(command);
+    CAPTURE(run.errors);
+    CHECK(run.status == 2);
+    CHECK(run.errors.find(why) != std::string::npos);
+  };
+  w.put("chain.json", R"({"format": "hetsched/model", "version": 1, "layers": [{"name": "a", "forward_flops": 1e9,
+    "weight_bytes": 8, "activation_bytes": 8, "boundary_bytes": 8}]})");
+  refused("hetsched-plan --cluster c.json --model chain.json --global-batch 4 --cost forest:f.json",
+          "forest needs a transformer");
+  refused(plan + "--cost forest:", "expected tile, analytic, forest:F or hexiscale");
+  refused(plan + "--cost forest:m.csv", "m.csv");
+  refused("hetsched-plan" + of + "--cost forest:f.json --objective latency", "forest is of training");
+  refused("hetsched-calibrate --device A100-SXM4-80GB --operators m.csv --out d.json --forest f.json",
+          "either --out or --forest");
+  refused("hetsched-calibrate --device A100-SXM4-80GB --device T4 --operators m.csv --forest f.json",
+          "found 1, expected one for");
+  REQUIRE(w.run("hetsched-calibrate --device A100-SXM4-80GB --operators m.csv --out mine.json").status == 0);
+  refused("hetsched-predict --device mine.json --operators m.csv --cost forest:f.json",
+          "the calibration of mine does not go with");
+  std::filesystem::rename(w.path("f.json"), w.path("elsewhere.json"));
+  refused(predict, "p.json: /setting/costs: found forest:f.json, and neither");
+  CHECK(nlohmann::json::parse(w.run(predict + " --cost forest:elsewhere.json").output)["iteration_s"] == again["iteration_s"]);
 }

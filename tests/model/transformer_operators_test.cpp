@@ -66,6 +66,9 @@ TEST_CASE("products add up to the arithmetic of the chain") {
   auto models = families();
   // 129 * 3 tokens do not spread evenly over 16 experts, and 3 do not reach them all
   models.emplace_back("uneven moe", moe({.layers = 3, .hidden = 64, .heads = 8, .sequence = 129}, 16, 3));
+  auto further = latent();
+  further.further_tokens = 2;
+  models.emplace_back("further tokens", further);
   models.emplace_back("few tokens", moe({.layers = 1, .hidden = 64, .heads = 8, .sequence = 1}, 16, 1));
   for (const auto& [name, model] : models)
     for (const auto cut : cuts)

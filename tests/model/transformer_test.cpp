@@ -74,6 +74,38 @@ TEST_CASE("a tied embedding counts once, and the head holds a copy of it") {
   CHECK(parameter_count(untied) == parameter_count(tied) + 1000 * 64);
 }
 
+TEST_CASE("a module that predicts a token further on is a block, a product and logits, with the head") {
+  // DeepSeek-V3: "11.5B unique parameters" of its module (README_WEIGHTS.md), which has words of embedding and head beside them.
+  auto m = moe({.layers = 61, .hidden = 7168, .heads = 128, .ffn_hidden = 2048, .vocab = 129280, .sequence = 4096}, 256, 8);
+  m.head_size = 192;
+  m.rotary_size = 64;
+  m.value_size = 128;
+  m.kv_rank = 512;
+  m.query_rank = 1536;
+  m.shared_experts = 1;
+  m.dense_blocks = 3;
+  m.dense_ffn_hidden = 18432;
+  m.expert_bias = true;
+  auto further = m;
+  further.further_tokens = 1;
+  for (const auto cut : {granularity::block, granularity::sublayer}) {
+    const auto plain = make_chain(m, cut), chain = make_chain(further, cut);
+    CHECK(chain.size() == plain.size());
+    CHECK(static_cast<double>(parameter_count(chain) - parameter_count(plain)) == doctest::Approx(11.5e9).epsilon(0.015));
+    const auto &head = chain.layers.back(), &alone = plain.layers.back();
+    const auto block = make_chain(m).layers[61];
+    CHECK(head.shared_parameters == m.vocab * m.hidden);
+    CHECK(alone.shared_parameters == 0);
+    const double joined = 2.0 * m.sequence * 2 * m.hidden * m.hidden;
+    CHECK(head.forward_flops == doctest::Approx(2 * alone.forward_flops + block.forward_flops + joined).epsilon(1e-12));
+    CHECK(head.expert_parameters == block.expert_parameters);
+    CHECK(head.boundary_bytes == alone.boundary_bytes);
+    CHECK_FALSE(head.recomputable);
+  }
+  further.head = output_head::masked_language_model;
+  CHECK_THROWS_WITH_AS((void)make_chain(further), doctest::Contains("further_tokens"), input_error);
+}
+
 TEST_CASE("FLOPs of GPT follow Megatron's closed form") {
   // Narayanan et al. 2021: 96 s l h^2 (1 + s/6h + V/16lh) with recomputation of the blocks; without it a quarter of the
   // blocks' share goes: 72 s l h^2 (1 + s/6h + V/12lh).

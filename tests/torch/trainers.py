@@ -51,14 +51,17 @@ def megatron(commands, folder):
     from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
     for cuts, schedule, per_rank in (((4, 1, 7, 3), "1f1b", 1), ((8, 6), "interleaved_1f1b", 2), ((6, 6, 6), "interleaved_1f1b", 2)):
         of = plan(cuts, schedule)
+        further = per_rank - 1
+        if further:
+            of["setting"]["further_tokens"] = further
         if schedule != "1f1b":
             of["pipelines"][0]["microbatches"] = 4 * len(cuts)
         out = exported(commands, folder, "megatron", of)
         text = (out / "pipeline_layout.txt").read_text().strip()
         layout = PipelineParallelLayerLayout(text, len(cuts))
-        layout.validate_layer_layout(sum(cuts) - 2, None)
+        layout.validate_layer_layout(sum(cuts) - 2, further or None)
         found = [sum(len(stage) for stage in rank) for rank in layout.layout]
-        check(f"Megatron-LM: {text}", found == list(cuts) and all(len(rank) == per_rank for rank in layout.layout), found)
+        check(f"Megatron-LM: {text}", found == [c + further * (r + 1 == len(cuts)) for r, c in enumerate(cuts)] and all(len(rank) == per_rank for rank in layout.layout), found)
         check("Megatron-LM: embedding and loss", layout.layout[0][0][0] == LayerType.embedding and
               layout.layout[-1][-1][-1] == LayerType.loss)
 

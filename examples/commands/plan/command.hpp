@@ -151,7 +151,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
   settle(given);
   outputs files;
   if (!given.target_name.empty()) take_target(given, files);
-  for (const auto& path : {given.cluster, given.model, given.costs.profile, given.costs.stack}) files.reads(path);
+  for (const auto& path : {given.cluster, given.model, given.costs.profile, given.costs.stack, forest_of(given.costs.formulas)})
+    files.reads(path);
   for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv, given.frontier}) files.expect(path);
   if (!given.schedule.empty()) check_schedule_name(given.schedule);
   if (given.deadline_s < std::numeric_limits<double>::infinity() && given.objective != plan_objective::cost)

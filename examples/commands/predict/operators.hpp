@@ -15,10 +15,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include <hetsched/cost/models/operator_correction.hpp>
 #include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/io.hpp>
 
 #include "../command.hpp"
+#include "../costs.hpp"
 #include "../named_device.hpp"
 #include "../plausible.hpp"
 #include "../skipped_rows.hpp"
@@ -28,13 +30,13 @@ namespace predict {
 using namespace hetsched;
 
 struct operators_arguments {
-  std::string device, cluster, operators, out;
+  std::string device, cluster, operators, out, costs;
   bool strict = false, json = false;
 };
 
 /// Milliseconds of each operator. Rows that the device cannot compute are taken out of the file.
-inline std::vector<double> operator_times_ms(const device& d, operators_file& file, const std::string& path,
-                                             command::skipped_rows& skipped) {
+inline std::vector<double> operator_times_ms(const device& d, const operator_correction& correction, operators_file& file,
+                                             const std::string& path, command::skipped_rows& skipped) {
   const auto hardware = make_tile_device(d);
   command::progress_line progress;
   std::vector<double> times;
@@ -45,7 +47,8 @@ inline std::vector<double> operator_times_ms(const device& d, operators_file& fi
                     std::to_string(i) + " of " + std::to_string(all) + " operators");
     const auto kept = times.size();
     try {
-      times.push_back(predict_operator(hardware, file.operators[i]).seconds * 1e3);
+      const auto time = predict_operator(hardware, file.operators[i]);
+      times.push_back(time.seconds * correction.factor(hardware, file.operators[i], time) * 1e3);
     } catch (const input_error& wrong) {
       skipped(file_error(path, {}, "line " + std::to_string(file.line_numbers[i]) + ": " + d.name + ": " + wrong.what()));
       continue;
@@ -91,12 +94,19 @@ inline std::string operators_json(const device& d, const operators_file& file, c
 inline int operators_command(const operators_arguments& given) {
   command::outputs files;
   files.expect(given.out);
-  for (const auto& input : {given.device.ends_with(".json") ? given.device : "", given.cluster, given.operators})
+  const auto forest = command::forest_of(given.costs);
+  if (!given.costs.empty() && given.costs != "tile" && forest.empty())
+    throw input_error("--cost: operators are priced by tile or forest:F, found " + given.costs);
+  for (const auto& input : {given.device.ends_with(".json") ? given.device : "", given.cluster, given.operators, forest})
     files.reads(input);
   const auto chosen = command::named_device(given.device, given.cluster);
+  if (!forest.empty() && chosen.calibration != device_calibration{})
+    throw input_error("--cost: the calibration of " + chosen.name + " does not go with " + forest +
+                      ", which corrects what datasheets say: take one of them out");
+  const auto correction = forest.empty() ? operator_correction{} : read_correction(forest).correction;
   command::skipped_rows skipped("hetsched-predict", given.strict);
   auto file = parse_operators(read_operators_text(given.operators), given.operators, skipped);
-  const auto times = operator_times_ms(chosen, file, given.operators, skipped);
+  const auto times = operator_times_ms(chosen, correction, file, given.operators, skipped);
   skipped.sum_up(times.size(), given.operators);
   const auto multiplies = [](const operator_shape& op, precision p) {
     return (op.kind == operator_kind::gemm || op.kind == operator_kind::flash_attention) && op.format == format_of(p);

@@ -269,7 +269,9 @@ inline std::string pages(const judged_plan& judged, const std::string& costs_tex
 
 inline int plan_command(plan_arguments given) {
   command::outputs files;
-  for (const auto& path : {given.cluster, given.model, given.plan, given.costs.profile, given.costs.stack}) files.reads(path);
+  for (const auto& path :
+       {given.cluster, given.model, given.plan, given.costs.profile, given.costs.stack, command::forest_of(given.costs.formulas)})
+    files.reads(path);
   files.expect(given.out);
   const auto file = read_cluster_file(given.cluster);
   for (const auto& path : file.files) files.reads(path);
@@ -278,7 +280,7 @@ inline int plan_command(plan_arguments given) {
     if (!given.recompute.empty()) s.recompute = *find_recomputation(given.recompute);
     if (given.zero >= 0) s.zero = given.zero;
   }
-  given.costs.take(judged.planned.setting);
+  given.costs.take(judged.planned.setting, given.plan);
   const auto& own = judged.planned.setting.stack;
   const command::cost_source source(given.costs, given.model, own ? own : file.stack);
   const auto hardware = source.anchored(file);
@@ -345,7 +347,7 @@ inline int plan_command(plan_arguments given) {
   files.write();
   const auto names = subcluster_names(hardware);
   if (given.json)
-    std::cout << to_json(judged, source.kind(hardware), source.like_cases_json(hardware), names).dump() << '\n';
+    std::cout << to_json(judged, source.name(hardware), source.like_cases_json(hardware), names).dump() << '\n';
   else
     std::cout << pages(judged, source.text(hardware), cases_text(source.like_cases(hardware)), source.measured(), names)
               << source.held_up_text(judged.sends, judged.held_up_s) << files.summary();

@@ -59,6 +59,9 @@ struct transformer {
   int patch_inputs = 0;     ///< numbers of one image patch; > 0: patches are embedded in place of words
   int classes = 0;          ///< of the classifier
   output_head head = output_head::language_model;
+  /// Modules at the head that each predict one token further on: the last block over again, on norms and a product of what came
+  /// before and of the embedding, then norm, logits and loss (DeepSeek-V3). They are part of the head's layer.
+  int further_tokens = 0;
   bool pre_norm = true;         ///< norms before attention and MLP and a final one; else after each residual sum (BERT)
   bool norms_before = true;     ///< of pre_norm; false: only norms_behind and a final one (OLMo 2)
   bool embedding_norm = false;  ///< after the embedding (BERT, BLOOM)
@@ -126,6 +129,16 @@ struct transformer_sizes {
     l.backward_flops = 2 * l.forward_flops;
     l.weight_backward_flops = l.forward_flops - l.selective_flops;  // attention scores have no weights
     l.memory_traffic_bytes = checked_mul(2, l.activation_bytes);
+  }
+
+  /// Of a module that predicts a token further on, before its block: norms of what came before and of words, and their product.
+  [[nodiscard]] layer join() const {
+    layer l;
+    l.parameters = checked_add(checked_mul(2, norm_parameters), checked_mul(2, h, h));
+    l.forward_flops = product(checked_mul(2, h), h);
+    l.activation_bytes = checked_mul(4, tensor);
+    finish(l);
+    return l;
   }
 
   [[nodiscard]] layer norm() const {

@@ -57,6 +57,9 @@ HETSCHED_INLINE void validate(const transformer& m) {
   require(m.token_types >= 0, "token_types must not be negative");
   require(m.patch_inputs >= 0, "patch_inputs must not be negative");
   require(m.patch_inputs > 0 || m.vocab >= 1, "vocab must be at least 1");
+  require(m.further_tokens >= 0 && m.further_tokens <= 64, "further_tokens must be between 0 and 64");
+  require(m.further_tokens == 0 || (m.head == output_head::language_model && m.patch_inputs == 0 && m.pre_norm),
+          "further_tokens needs words, logits over them and norms before attention and MLP");
   require(m.head == output_head::classifier ? m.classes >= 1 : m.vocab >= 1,
           "the head needs classes or a vocabulary of at least 1");
 }
@@ -135,7 +138,20 @@ HETSCHED_INLINE layer_chain make_chain(const transformer& model, granularity cut
       chain.layers.emplace_back(b.mlp).name = name + " mlp";
     }
   }
-  chain.layers.push_back(sizes.head());
+  auto head = sizes.head();
+  if (model.further_tokens > 0) {
+    const block& b = blocks[has_experts(model, model.layers - 1)][has_window(model, model.layers - 1)];
+    auto logits = sizes.head();  // by the head's words
+    logits.parameters = sizes.norm_parameters;
+    logits.shared_parameters = 0;
+    const auto boundary = head.boundary_bytes;
+    for (int i = 0; i < model.further_tokens; ++i)
+      for (const auto& part : {sizes.join(), b.attention, b.norm, b.mlp, logits}) detail::append(head, part);
+    head.boundary_bytes = boundary;
+    if (!model.tied_embeddings)  // a copy of the words that go in
+      head.shared_parameters = checked_mul(model.vocab, sizes.word);
+  }
+  chain.layers.push_back(std::move(head));
   return chain;
 }
 

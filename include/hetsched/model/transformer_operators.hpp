@@ -93,6 +93,14 @@ class kernel_writer {
 
   void embedding();
 
+  /// Of a module that predicts a token further on, before its block.
+  void join() {
+    list_.forward.push_back({hetsched::embedding(tokens_, sizes_.word, f())});
+    gradient(elementwise(checked_mul(tokens_, sizes_.word), 2, 1, f()), true);
+    for (int i = 0; i < 2; ++i) norm();
+    linear(tokens_, checked_mul(2, sizes_.h), part(sizes_.h), false);
+  }
+
   void norm() { norm(tokens_here_, sizes_.h); }
   void norm(std::int64_t rows, std::int64_t width) {
     list_.forward.push_back({hetsched::norm(rows, width, wide_format())});

@@ -177,7 +177,7 @@ HETSCHED_INLINE void kernel_writer::scores_and_values(std::int64_t heads, std::i
   rows_softmax(rows, keys);
   dropout(scores);
   product(heads, queries_, value, keys);
-  list_.selective.assign(list_.forward.begin() + first, list_.forward.end());
+  list_.selective.insert(list_.selective.end(), list_.forward.begin() + first, list_.forward.end());
 }
 
 HETSCHED_INLINE layer_chain with_inputs_in_fp8(layer_chain chain, const transformer& model, granularity cut) {
@@ -220,9 +220,16 @@ HETSCHED_INLINE layer_operators transformer_operators::operators(int index, cons
   const int parts = cut_ == granularity::block ? 1 : 3, block = (index - 1) / parts, place = (index - 1) % parts;
   if (index == 0)
     write.embedding();
-  else if (index == chain_.size() - 1)
+  else if (index == chain_.size() - 1) {
     write.head();
-  else {
+    for (int i = 0; i < model_.further_tokens; ++i) {
+      write.join();
+      attention(write, model_.layers - 1);
+      if (model_.norms_before && !model_.shared_norm) write.norm();
+      mlp(write, model_.layers - 1);
+      write.head();
+    }
+  } else {
     if (place == 0) attention(write, block);
     if ((parts == 1 || place == 1) && model_.norms_before && !model_.shared_norm) write.norm();
     if (place == parts - 1) mlp(write, block);

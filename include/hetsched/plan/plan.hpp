@@ -153,6 +153,7 @@ struct plan_setting {
   std::optional<training_stack> stack = {};        ///< of the trainer that is to run the plan
   std::vector<anchored_subcluster> anchored = {};  ///< whose devices were priced as fast as they were seen to be
   std::string target = {};                         ///< name of the one that it was searched for
+  int further_tokens = 0;                          ///< transformer::further_tokens
   friend bool operator==(const plan_setting&, const plan_setting&) = default;
 };
 

@@ -54,6 +54,8 @@ struct plan_target {
   bool one_precision = false;   ///< all devices of a plan compute in the same
   bool fp16_experts = true;     ///< expert degrees above 1 where devices compute in fp16
   bool joined_by_nccl = false;  ///< all devices of a plan, RCCL being AMD's
+  bool further_tokens = true;   ///< models whose head predicts several tokens (transformer::further_tokens)
+  bool any_order = false;       ///< orders of one direction that a plan lists action by action, whatever they are called
   bool hosts_in_a_row = false;  ///< the ranks of a host follow one another
   bool strict = false;          ///< refuses other ways to save memory and other schedules; else it runs its own
   friend bool operator==(const plan_target&, const plan_target&) = default;

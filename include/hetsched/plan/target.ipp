@@ -96,6 +96,9 @@ class gap_finder {
 
   [[nodiscard]] std::vector<target_gap> run() {
     const auto count = plan_.pipelines.size();
+    if (const int further = plan_.setting.further_tokens; further > 0 && !target_.further_tokens)
+      add("plan", "a head that predicts " + std::to_string(further) + " further " + (further == 1 ? "token" : "tokens"),
+          "one that predicts the next");
     if (count > 1 && !target_.several_pipelines) {
       if (!target_.equal_pipelines)
         add("plan", std::to_string(count) + " pipelines", "1");
@@ -263,7 +266,10 @@ class gap_finder {
     const auto shape = shape_of(plan_.pipelines[l].schedule);
     const bool same = std::any_of(known.begin(), known.end(), [&](const auto& own) { return shape_of(own) == shape; });
     const auto place = plan_.pipelines.size() > 1 ? "pipeline " + std::to_string(l) : std::string("plan");
-    if (!allows(target_, name)) add(place, "schedule " + name, joined(known, " or "), same && shape != stage_shape::other);
+    const auto& listed = plan_.pipelines[l].schedule.actions;
+    const bool as_listed = target_.any_order && listed && listed->directions == 1;
+    if (!as_listed && !allows(target_, name))
+      add(place, "schedule " + name, joined(known, " or "), same && shape != stage_shape::other);
     if (shape == stage_shape::line && !known.empty() && known.front() == "1f1b") look_at_room(l);
     if (shape == stage_shape::loop && target_.whole_rounds) {
       const int ranks = static_cast<int>(plan_.pipelines[l].stages.size()), count = plan_.pipelines[l].microbatches;
@@ -411,9 +417,10 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
                                .joined_by_nccl = true};
 
     // torch.distributed.pipelining of PyTorch 2.9 with the script of hetsched-export: whole modules of the user's, nothing inside
-    // them is parallel, and no state is shared out. The script recomputes the layers of a stage or none (torch.utils.checkpoint);
-    // where backwards come in parts (torch/distributed/pipelining/_backward.py), each part would recompute them again. Any order
-    // of one direction can be read from a table, of stages that lie in a row, round, or there and back.
+    // them is parallel. State is shared out by FSDP2, which a pipeline keeps whole until the last microbatch: ZeRO 1. The script
+    // recomputes the layers of a stage or none (torch.utils.checkpoint); where backwards come in parts
+    // (torch/distributed/pipelining/_backward.py), each part would recompute them again. Any order of one direction can be read
+    // from a table, of stages that lie in a row, round, or there and back.
     const plan_target torch{
         .name = "torch",
         .program = "torch.distributed.pipelining of PyTorch 2.9 and later",
@@ -424,10 +431,12 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
         .equal = {data},
         .recompute = {none, full},
         .recompute_parted = false,
-        .zero = {0},
+        .zero = {0, 1},
         .schedules = {"exact_1f1b", "auto", "gpipe", "1f1b", "eager_1f1b", "h1f1b", "virtual_1f1b", "interleaved_1f1b",
                       "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"},
-        .joined_by_nccl = true};
+        .joined_by_nccl = true,
+        .further_tokens = false,
+        .any_order = true};
 
     // torchtitan: module_fqns_per_model_part cuts between blocks, pipeline_parallel_schedule_csv takes any order, degrees are of
     // the whole run (torchtitan/config/job_config.py). Replicas are FSDP2's; under a pipeline it keeps weights and gradients
@@ -443,6 +452,7 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     torchtitan.recompute = own.recompute;
     torchtitan.least_replicas = 2;
     torchtitan.zero = {1};
+    torchtitan.any_order = false;
     torchtitan.zero_alone = {2, 3};
     torchtitan.precisions = {precision::fp32, precision::tf32, precision::bf16};
     torchtitan.one_precision = true;
@@ -456,6 +466,7 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     flagscale.name = "flagscale";
     flagscale.program = "FlagScale's training on Megatron-LM";
     flagscale.equal_pipelines = false;
+    flagscale.further_tokens = false;
     flagscale.cuts = target_cuts::blocks_with_ends;
     flagscale.most.context = 1;
     flagscale.equal = {expert, zero};
@@ -470,6 +481,7 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     // recomputation.
     auto deepspeed = megatron;
     deepspeed.name = deepspeed.stack = "deepspeed";
+    deepspeed.further_tokens = false;
     deepspeed.program = "DeepSpeed 0.16 and later, PipelineModule";
     deepspeed.most = torch.most;
     deepspeed.equal = {data, recompute, zero};
@@ -639,6 +651,7 @@ HETSCHED_INLINE std::string space_of(const plan_target& t) {
   if (!t.fp16_experts) rules.push_back("no expert degrees in fp16");
   if (t.joined_by_nccl) rules.push_back("devices that NCCL joins");
   if (t.hosts_in_a_row) rules.push_back("each host's ranks in a row");
+  if (!t.further_tokens) rules.emplace_back("a head that predicts the next token alone");
   std::string text;
   for (const auto& rule : rules) text += (text.empty() ? "" : "; ") + rule;
   return text;

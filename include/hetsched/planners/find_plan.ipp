@@ -549,6 +549,10 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
     return std::move(found->plan);
   }
   if (!request.target) return detail::plan_finder(hardware, costs, request, planner).run();
+  if (request.setting.further_tokens > 0 && !request.target->further_tokens)
+    return refusal{refusal::kind::infeasible, request.target->name +
+                                                  " can run none: the model's head predicts further tokens than the next "
+                                                  "(further_tokens)"};
   const auto own = detail::for_target(request, planner);
   auto found = detail::plan_finder(hardware, costs, own, planner).run();
   if (!found && found.why_not().why == refusal::kind::stopped && request.wait_for_first)
@@ -638,7 +642,8 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transform
                      .sequence = model.sequence,
                      .precision = std::string(name_of(options.precision)),
                      .attention = options.flash_attention ? "flash" : "standard",
-                     .stack = options.stack};
+                     .stack = options.stack,
+                     .further_tokens = model.further_tokens};
   if (!request.costs_on)
     request.costs_on = [&](const cluster& turned) -> costs_by_size { return training_costs(turned, model, options); };
   return find_plan(hardware, training_costs(hardware, model, options), request);

@@ -201,3 +201,23 @@ TEST_CASE("a stack with products in fp8: faster where devices have them, two byt
                        "stack fp8 has products in fp8: only the tile formulas, of a transformer, know which these are",
                        input_error);
 }
+
+TEST_CASE("a correction multiplies what operators take, and nothing else") {
+  const auto hardware = one_node(*find_device("A100-SXM4-40GB"));
+  const auto by = [](double factor) {
+    return training_cost_options{
+        .correction = [factor](const tile_device&, const operator_shape&, const operator_time&) { return factor; }};
+  };
+  const auto plain = training_costs(hardware, model)(4), twice = training_costs(hardware, model, by(2))(4);
+  const placement where{{0, 1, 1}, {1, 1, 1}};
+  for (int l = 0; l < plain.layer_count(); ++l) {
+    auto expected = plain.layer(l, where);
+    const auto found = twice.layer(l, where);
+    CHECK(found.forward_s == doctest::Approx(2 * expected.forward_s));
+    CHECK(found.backward_s == doctest::Approx(2 * expected.backward_s));
+    CHECK(found.weight_bytes == expected.weight_bytes);
+  }
+  CHECK_THROWS_WITH_AS((void)training_costs(hardware, model, by(0))(4), doctest::Contains("must be positive"), input_error);
+  CHECK_THROWS_WITH_AS((void)training_costs(hardware, make_chain(model), by(2)), doctest::Contains("only the tile formulas"),
+                       input_error);
+}

@@ -43,17 +43,24 @@ std::vector<std::string> parse(std::string text) {
   return stages;
 }
 
-/// What is wrong with a layout; empty if nothing is. Of its rules those for layouts without multi-token heads.
-std::string wrong(const std::vector<std::string>& stages, int pipeline, int layers) {
+/// What is wrong with a layout; empty if nothing is.
+std::string wrong(const std::vector<std::string>& stages, int pipeline, int layers, int further = 0) {
   if (stages.size() % static_cast<std::size_t>(pipeline) != 0) return "stages are no multiple of pipeline ranks";
   std::string flat;
   for (const auto& s : stages) flat += s;
   for (const char c : flat)
-    if (c != 'E' && c != 't' && c != 'L') return "a layer is none of E, t, L";
+    if (c != 'E' && c != 't' && c != 'm' && c != 'L') return "a layer is none of E, t, m, L";
   const auto count = [&](char c) { return std::count(flat.begin(), flat.end(), c); };
   if (flat.empty() || flat.front() != 'E' || count('E') != 1) return "the embedding is not first, and once";
   if (flat.back() != 'L' || count('L') != 1) return "the loss is not last, and once";
   if (count('t') != layers) return "not as many blocks as the model has";
+  if (count('m') != further) return "not as many further tokens as the model has";
+  if (const auto m = flat.find('m'); m != flat.npos && flat.find('t', m) != flat.npos) return "a block behind a further token";
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const auto here = std::count(stages[s].begin(), stages[s].end(), 'm');
+    if (here > 0 && s + static_cast<std::size_t>(pipeline) < stages.size()) return "not the last virtual stage of its rank";
+    if (here > 0 && here != further) return "further tokens in several stages";
+  }
   return "";
 }
 
@@ -91,6 +98,9 @@ TEST_CASE("the reader of these tests reads the examples that Megatron-LM documen
   CHECK(parse("E|(t|)*3,m|m||L") == std::vector<std::string>{"E", "t", "t", "t", "m", "m", "", "L"});  // arguments.py
   CHECK(parse("Et*3|L") == std::vector<std::string>{"Ettt", "L"});
   CHECK(megatron_rules::wrong(parse("Ett|tL"), 2, 3) == "");
+  CHECK(megatron_rules::wrong(parse("Ett|tmmL"), 2, 3, 2) == "");
+  for (const auto* bad : {"Ett|mtmL", "Etm|ttmL", "Ett|tL", "Em|t|t|tmL"})
+    CHECK(megatron_rules::wrong(parse(bad), 2, 3, 2) != "");
   for (const auto* bad : {"Ett|tL|", "tt|L", "Et|tL", "Ett|t", "Et|Et|tL", "Ett|tx|L"})
     CHECK(megatron_rules::wrong(parse(bad), 2, 3) != "");
 }
@@ -128,6 +138,23 @@ TEST_CASE("virtual stages go round the ranks, as Megatron-LM deals them out") {
     const auto why = refusal([&] { return export_plan(file, "megatron"); });
     CHECK((why == "") == (microbatches % 4 == 0));
   }
+}
+
+TEST_CASE("modules that predict further tokens stay with the head, and other targets say that they have none") {
+  for (const auto* schedule : {"1f1b", "interleaved_1f1b"})
+    for (const int further : {1, 3}) {
+      auto file = equal_plan(18, 3, {}, schedule);
+      file.plan.pipelines.front().microbatches = 9;
+      file.plan.setting.further_tokens = further;
+      const auto placed = place_plan(file, "x");
+      const auto stages = megatron_rules::parse(megatron_layout(placed));
+      CHECK(megatron_rules::wrong(stages, 3, 16, further) == "");
+      CHECK(stages.back().ends_with(std::string(static_cast<std::size_t>(further), 'm') + "L"));
+      CHECK(megatron_rules::options(placed)["--mtp-num-layers"] == std::to_string(further));
+      for (const auto* target : {"torch", "torchtitan", "flagscale", "deepspeed"})
+        CHECK(has(refusal([&] { return export_plan(file, target); }),
+                  "plan: a head that predicts " + std::to_string(further) + " further"));
+    }
 }
 
 TEST_CASE("flags are the plan: sizes, sequence, ZeRO, recomputation") {

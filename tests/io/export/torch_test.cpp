@@ -44,6 +44,18 @@ TEST_CASE("stages of PyTorch's pipelining read back are the plan's, and so is th
   }
 }
 
+TEST_CASE("an order that a plan lists goes to PyTorch, wherever its stages lie") {
+  auto file = equal_plan(18, 2, {}, "mine");
+  file.plan.pipelines.front().microbatches = 1;
+  file.plan.pipelines.front().schedule.actions = parse_schedule_csv("1F0,2F0,2B0,1B0\n0F0,3F0,3B0,0B0\n");
+  const auto made = export_plan(file, "torch");
+  const auto read = nlohmann::json::parse(made.text("stages.json"));
+  REQUIRE(read["stages"].size() == 4);
+  for (int v = 0; v < 4; ++v) CHECK(read["stages"][static_cast<std::size_t>(v)]["pipeline_rank"] == (v == 1 || v == 2 ? 0 : 1));
+  CHECK(parse_schedule_csv(made.text("schedule.csv")).rank_of == file.plan.pipelines.front().schedule.actions->rank_of);
+  CHECK(has(refusal([&] { return export_plan(file, "torchtitan"); }), "schedule mine"));
+}
+
 TEST_CASE("what PyTorch's pipelining cannot do") {
   const auto refused = [](const plan_file& file, const char* why) {
     CHECK(has(refusal([&] { return export_plan(file, "torch"); }), why));
@@ -52,11 +64,13 @@ TEST_CASE("what PyTorch's pipelining cannot do") {
   refused(equal_plan(18, 2, {}, "dualpipe"), "schedule dualpipe");
   auto file = equal_plan(18, 2, {.data = 2});
   CHECK(export_torch(place_plan(file, "X")).remarks.empty());
-  for (auto& s : file.plan.pipelines.front().stages) s.zero = 1;
+  file.plan.pipelines.front().stages[0].zero = 1;
+  file.plan.pipelines.front().stages[1].zero = 2;
   file.plan.pipelines.front().stages[1].recompute = recomputation::selective;
   const auto made = export_torch(place_plan(file, "X"));
   CHECK(nlohmann::json::parse(made.text("stages.json"))["stages"][1]["recompute"] == "full");
   REQUIRE(made.remarks.size() == 2);
-  CHECK(has(made.remarks[0], "stage 0 has ZeRO stage 1, and with X all have 0"));
+  CHECK(has(made.remarks[0], "stage 1 has ZeRO stage 2, and in run.py 1"));
+  for (const auto& s : nlohmann::json::parse(made.text("stages.json"))["stages"]) CHECK(s["zero"] == 1);
   CHECK(has(made.remarks[1], "stage 1 recomputes selectively, and in run.py whole layers"));
 }

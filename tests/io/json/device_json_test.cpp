@@ -108,3 +108,21 @@ TEST_CASE("a whole device.json may stand among the devices of a cluster") {
   CHECK(c.subclusters[0].device == d);
   CHECK(parse_cluster(to_json(c), "x.json") == c);
 }
+
+TEST_CASE("correction.json comes back, and what is wrong with it is told") {
+  const auto hardware = make_tile_device(catalogue_device("T4"));
+  std::vector<operator_sample> samples;
+  for (const std::int64_t m : {512, 1024, 2048, 4096})
+    samples.push_back({hardware, gemm(m, 1024, 1024, number_format::fp16), 1e-3 * static_cast<double>(m)});
+  const correction_file written{{{"T4", 4}}, operator_correction::train(samples)};
+  const auto text = to_json(written);
+  CHECK(parse_correction(text, "f.json") == written);
+  const auto refused = [](std::string changed, const std::string& from, const std::string& to, const char* why) {
+    changed.replace(changed.find(from), from.size(), to);
+    CHECK_THROWS_WITH_AS((void)parse_correction(changed, "f.json"), doctest::Contains(why), file_error);
+  };
+  refused(text, "hetsched/correction", "hetsched/device", "f.json: /format");
+  refused(text, "hetsched-forest 1", "hetsched-forest 2", "f.json: /forest");
+  refused(text, R"("operators": 4)", R"("operators": 0)", "f.json: /measured/0/operators");
+  refused(text, R"("measured")", R"("mesured")", "f.json: /mesured");
+}

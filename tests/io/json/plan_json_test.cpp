@@ -175,7 +175,8 @@ plan_file random_plan(random_source& random) {
                  .sequence = random.integer(0, 1) == 0 ? 0 : random.integer(1, 1 << 20),
                  .precision = random.integer(0, 1) == 0 ? "" : "bf16",
                  .attention = random.integer(0, 1) == 0 ? "" : "flash",
-                 .stack = some_stack(random)};
+                 .stack = some_stack(random),
+                 .further_tokens = random.integer(0, 2)};
   if (random.integer(0, 3) > 0)
     p.predicted = {.iteration_s = some_seconds(random),
                    .lower_bound_s = some_seconds(random),

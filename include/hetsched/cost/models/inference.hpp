@@ -76,6 +76,7 @@ class inference_cost_model {
                                                                      " tokens, the model " + std::to_string(model_.positions) +
                                                                      " positions");
     model_.dropout = false;
+    model_.further_tokens = 0;
     const int piece = options_.chunk_tokens > 0 ? options_.chunk_tokens : options_.prompt_tokens;
     for (int past = 0; past < options_.prompt_tokens; past += piece)
       chunks_.push_back({std::min(piece, options_.prompt_tokens - past), past});

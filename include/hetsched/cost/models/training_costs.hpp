@@ -2,6 +2,7 @@
 #pragma once
 
 #include <climits>
+#include <functional>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
@@ -20,6 +21,14 @@ enum class cost_formulas {
   tile        ///< tile_cost_model; devices that are not known_by_operators as analytic_cost_model has them
 };
 
+struct tile_device;
+struct operator_shape;
+struct operator_time;
+
+/// What an operator was measured to take over what the tile model says of it, whose time is told: operator_correction::factor,
+/// say. Positive and finite.
+using operator_factor = std::function<double(const tile_device&, const operator_shape&, const operator_time&)>;
+
 /// What training_costs leaves open.
 struct training_cost_options {
   cost_formulas formulas = cost_formulas::automatic;
@@ -30,7 +39,8 @@ struct training_cost_options {
   std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
   std::vector<int> zero{0, 1, 2, 3};  ///< ZeRO stages that placements may have
   int max_context = 1;
-  int max_expert = INT_MAX;  ///< of models with experts; there are no more than experts
+  int max_expert = INT_MAX;      ///< of models with experts; there are no more than experts
+  operator_factor correction{};  ///< of the tile formulas' operators; empty: none
 };
 
 /// The formulas that `automatic` stands for: tile for a transformer where any device is known_by_operators, else analytic; what
@@ -39,8 +49,8 @@ struct training_cost_options {
 
 /// Costs of training a transformer, by microbatch size: planners take them as they are. Weights, gradients and Adam's state are
 /// those of the stack in mixed precision, or in fp32 throughout for models of 4 bytes a parameter.
-/// Throws: input_error for a stack that makes no sense, or has products in fp8 under analytic formulas; and, when asked for a
-/// size, as analytic_cost_model and make_tile_cost.
+/// Throws: input_error for a stack that makes no sense, or has products in fp8 under analytic formulas, or for a correction under
+/// these; and, when asked for a size, as analytic_cost_model and make_tile_cost, and for a factor that is not positive.
 /// Example:
 ///   const auto costs = training_costs(hardware, {.layers = 24, .hidden = 2048, .heads = 16, .vocab = 50257, .sequence = 1024});
 ///   const auto found = find_plan(hardware, costs, {.global_batch = 256});
@@ -48,8 +58,8 @@ struct training_cost_options {
                                            const training_cost_options& options = {});
 
 /// The same of a chain of layers, whose operators are not known: options.cut and `tile` do not apply.
-/// Throws: input_error for cost_formulas::tile and a stack that makes no sense or has products in fp8; and when asked for a
-/// size, as analytic_cost_model.
+/// Throws: input_error for cost_formulas::tile, a correction, and a stack that makes no sense or has products in fp8; and when
+/// asked for a size, as analytic_cost_model.
 [[nodiscard]] costs_by_size training_costs(const cluster& hardware, const layer_chain& model,
                                            const training_cost_options& options = {});
 

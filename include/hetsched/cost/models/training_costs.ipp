@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -45,6 +46,20 @@ template <class Options>
   return options;
 }
 
+// The tile model's seconds, corrected.
+struct factored_timer {
+  operator_factor factor{};
+
+  [[nodiscard]] double operator()(const tile_device& d, const operator_shape& op) const {
+    const auto time = predict_operator(d, op);
+    if (!factor) return time.seconds;
+    const double by = factor(d, op, time);
+    if (!(by > 0 && by <= std::numeric_limits<double>::max()))
+      throw input_error("the correction of an operator must be positive and finite");
+    return time.seconds * by;
+  }
+};
+
 }  // namespace detail
 
 HETSCHED_INLINE cost_formulas formulas_for(const cluster& hardware, bool knows_operators, cost_formulas asked) {
@@ -62,6 +77,8 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const laye
   if (options.stack.fp8_products)
     throw input_error("stack " + options.stack.name +
                       " has products in fp8: only the tile formulas, of a transformer, know which these are");
+  if (options.correction)
+    throw input_error("a correction is one of operators: only the tile formulas, of a transformer, know which these are");
   auto chain = options.flash_attention ? with_flash_attention(model) : model;
   return detail::made_once([hardware, chain = std::move(chain), options](int microbatch_size) {
     return analytic_cost_model(hardware, chain,
@@ -86,7 +103,7 @@ HETSCHED_INLINE costs_by_size training_costs(const cluster& hardware, const tran
                            .fp8_products = options.stack.fp8_products,
                            .causal = model.head == output_head::language_model,
                            .sequence_parallel = true},
-                          options.cut);
+                          options.cut, detail::factored_timer{options.correction});
   });
 }
 

@@ -8,10 +8,9 @@
 
 namespace hetsched {
 
-/// The layout of virtual stages in the language of Megatron-LM's --pipeline-model-parallel-layout: E, t for each block, L, with
-/// | between stages; three and more equal stages in a row as (...|)*n.
-/// Requires: as blocks_of_stages.
-/// Source: Megatron-LM, core/transformer/pipeline_parallel_layer_layout.py.
+/// The layout of virtual stages in the language of Megatron-LM's --pipeline-model-parallel-layout: E, t for each block, m for
+/// each module that predicts a token further on, which stays with the head, L, with | between stages; three and more equal stages
+/// in a row as (...|)*n. Requires: as blocks_of_stages. Source: Megatron-LM, core/transformer/pipeline_parallel_layer_layout.py.
 [[nodiscard]] std::string megatron_layout(const placed_plan& placed);
 
 /// The flags of Megatron-LM that pretrain_gpt.py needs beside those of model and data, without the layout. Recomputation and

@@ -45,6 +45,8 @@ HETSCHED_INLINE std::string megatron_layout(const placed_plan& placed) {
     const int blocks = s.last - s.first;
     std::string text = s.embedding ? "E" : "";
     if (blocks > 0) text += blocks == 1 ? "t" : "t*" + std::to_string(blocks);
+    if (const int further = placed.setting().further_tokens; s.head && further > 0)
+      text += further == 1 ? "m" : "m*" + std::to_string(further);
     stages.push_back(text + (s.head ? "L" : ""));
   }
   std::string text;
@@ -76,6 +78,7 @@ HETSCHED_INLINE std::vector<std::string> megatron_flags(const placed_plan& place
   if (sizes.tensor > 1) add("--sequence-parallel");  // as costs from shapes have it
   detail::add_precision(placed, flags);
   if (placed.setting().sequence > 0) add("--seq-length " + std::to_string(placed.setting().sequence));
+  if (const int further = placed.setting().further_tokens; further > 0) add("--mtp-num-layers " + std::to_string(further));
   if (common_zero(placed, 1, remarks) == 1) {
     add("--use-distributed-optimizer");  // which shards as ZeRO 1 does
     // Each pipeline shards for itself: data ranks in a row (megatron/core/parallel_state.py, intra_partial_data_parallel ranks).

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -35,6 +36,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 from torch.utils.checkpoint import checkpoint
@@ -99,11 +102,14 @@ def main():
         if s["pipeline_rank"] == place:
             part = Stage(*layers[s["first_layer"]:s["last_layer"] + 1]).to(device)
             part.recomputed = [n - s["first_layer"] for n in s["recomputed_layers"]]
+            if s["zero"]:  # parameters, gradients and state are shared out but while the pipeline runs
+                fully_shard(part, mesh=DeviceMesh.from_group(replicas[place], device.type), reshard_after_forward=False)
             stages.append(PipelineStage(part, s["stage"], count, device, group=lines[replica]))
     loss = options.loss or (nn.MSELoss() if options.model is example_model else nn.CrossEntropyLoss())
     schedule = _PipelineScheduleRuntime(stages, plan["microbatches"], loss_fn=loss)
     schedule._load_csv(str(here / "schedule.csv"))
     parameters = [p for s in stages for p in s.submod.parameters()]
+    summed = [p for s in stages if not isinstance(s.submod, FSDPModule) for p in s.submod.parameters()]  # FSDP adds up its own
     optimizer = options.optimizer(parameters)
     samples = plan["microbatches"] * plan["microbatch_size"]
     held = {s.stage_index for s in stages}
@@ -112,7 +118,7 @@ def main():
         losses = []
         schedule.step(*([batch] if 0 in held else []), **({"target": target, "losses": losses} if count - 1 in held else {}))
         if data > 1:
-            for p in parameters:
+            for p in summed:
                 dist.all_reduce(p.grad, group=replicas[place])
                 p.grad /= data
         optimizer.step()
@@ -155,11 +161,17 @@ HETSCHED_INLINE plan_export export_torch(const placed_plan& placed) {
                       {"first_layer", layers.first},
                       {"last_layer", layers.last - 1},
                       {"modules", std::move(modules)},
+                      {"zero", line.stages.front().degrees.data > 1 ? std::min(at(line.stages, rank).zero, 1) : 0},
                       {"recompute", name_of(recomputes ? recomputation::full : recomputation::none)},
                       {"recomputed_layers", std::move(recomputed)}});
   }
   plan_export result;
-  (void)common_zero(placed, 0, result.remarks);
+  for (std::size_t s = 0; s < line.stages.size(); ++s)
+    if (line.stages[s].zero > 1 && line.stages[s].degrees.data > 1) {
+      result.remarks.push_back("stage " + std::to_string(s) + " has ZeRO stage " + std::to_string(line.stages[s].zero) +
+                               ", and in run.py 1");
+      break;
+    }
   result.files = {{"stages.json", detail::dump(nlohmann::ordered_json{{"layers", placed.layers()},
                                                                       {"pipeline_ranks", order.ranks},
                                                                       {"data", line.stages.front().degrees.data},

@@ -79,6 +79,7 @@ inline constexpr transformer_size transformer_size_keys[] = {
     {"positions", &transformer::positions},
     {"token_types", &transformer::token_types},
     {"embedding_dim", &transformer::embedding_width, 1},
+    {"further_tokens", &transformer::further_tokens},
 };
 struct transformer_flag {
   std::string_view key;

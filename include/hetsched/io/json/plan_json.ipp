@@ -303,12 +303,14 @@ struct plan_reader {
   }
 
   [[nodiscard]] static plan_setting setting(const json_value& value) {
-    value.object({"costs", "granularity", "sequence", "precision", "attention", "whole_layers", "stack", "anchored", "target"});
+    value.object({"costs", "granularity", "sequence", "further_tokens", "precision", "attention", "whole_layers", "stack",
+                  "anchored", "target"});
     const auto name = [&](const char* key) {
       const auto found = value.find(key);
       return found ? found->name() : std::string();
     };
-    const auto sequence = value.find("sequence"), whole = value.find("whole_layers"), stack = value.find("stack");
+    const auto sequence = value.find("sequence"), further = value.find("further_tokens"), whole = value.find("whole_layers"),
+               stack = value.find("stack");
     std::vector<plan_setting::anchored_subcluster> anchored;
     if (const auto speeds = value.find("anchored"))
       speeds->members([&](const std::string& of, const json_value& speed) {
@@ -323,7 +325,8 @@ struct plan_reader {
             .whole_layers = whole ? whole->list([](const json_value& x) { return x.name(); }) : std::vector<std::string>{},
             .stack = stack ? std::optional(read_stack(*stack)) : std::nullopt,
             .anchored = std::move(anchored),
-            .target = name("target")};
+            .target = name("target"),
+            .further_tokens = further ? further->count(0, 64) : 0};
   }
 
   [[nodiscard]] static json_value pipelines_of(const json_value& top) {
@@ -607,6 +610,7 @@ namespace hetsched::detail {
   put("costs", s.costs);
   put("granularity", s.granularity);
   if (s.sequence > 0) item["sequence"] = s.sequence;
+  if (s.further_tokens > 0) item["further_tokens"] = s.further_tokens;
   put("precision", s.precision);
   put("attention", s.attention);
   if (!s.whole_layers.empty()) item["whole_layers"] = s.whole_layers;

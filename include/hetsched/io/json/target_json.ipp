@@ -44,7 +44,9 @@ inline constexpr target_rule target_rules[] = {{"recompute_parted", &plan_target
                                                {"one_precision", &plan_target::one_precision},
                                                {"fp16_experts", &plan_target::fp16_experts},
                                                {"joined_by_nccl", &plan_target::joined_by_nccl},
-                                               {"hosts_in_a_row", &plan_target::hosts_in_a_row}};
+                                               {"hosts_in_a_row", &plan_target::hosts_in_a_row},
+                                               {"further_tokens", &plan_target::further_tokens},
+                                               {"any_order", &plan_target::any_order}};
 
 [[nodiscard]] inline std::vector<std::string_view> target_names() {
   std::vector<std::string_view> names;
@@ -57,7 +59,7 @@ inline constexpr target_rule target_rules[] = {{"recompute_parted", &plan_target
                 "uneven_shares", "like",    "program",        "strict",        "fp16_experts",      "recompute",
                 "most",          "stack",   "least_replicas", "one_precision", "recompute_parted",  "schedules",
                 "cuts",          "zero",    "joined_by_nccl", "precisions",    "hosts_in_a_row",    "equal_pipelines",
-                "name",          "equal"});
+                "name",          "equal",   "further_tokens", "any_order"});
   plan_target t;
   if (const auto like = value.find("like")) t = plan_targets()[as_size(choice_of(*like, target_names()))];
   const auto name = value.at("name");
@@ -109,6 +111,8 @@ inline constexpr target_rule target_rules[] = {{"recompute_parted", &plan_target
   // A name stands for the same rules wherever it is read; what files did not always tell is as it is known.
   if (const auto known = find_plan_target(t.name)) {
     if (!value.find("recompute_parted")) t.recompute_parted = known->recompute_parted;
+    if (!value.find("further_tokens")) t.further_tokens = known->further_tokens;
+    if (!value.find("any_order")) t.any_order = known->any_order;
     if (*known != t) name.expected("another name: " + t.name + " is one that the library knows, with other rules");
   }
   return t;

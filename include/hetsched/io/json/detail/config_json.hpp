@@ -427,7 +427,8 @@ inline void read_own_features(const config_keys& keys, const std::string& name, 
     if (const auto part = top.find(other); !outer && part && part->kind() == json_kind::object)
       remarks.push_back(std::string("without ") + other);
   if (const auto more = keys.number({"num_nextn_predict_layers", "num_mtp_modules"}); more && *more > 0)
-    remarks.push_back("without the blocks that predict further tokens (" + std::to_string(*more) + ")");
+    remarks.push_back("without the blocks that predict further tokens (" + std::to_string(*more) +
+                      "); a model.json with \"further_tokens\" has them");
   if (known == families.end())
     remarks.push_back((type ? "model_type \"" + excerpt(name) + "\" is not known" : "there is no model_type") +
                       "; taken from the keys: " + taken_text(m) + "; guessed: " + guessed);
