@@ -8,6 +8,7 @@
 #include <hetsched/gloo/detail/frame.hpp>
 #include <hetsched/gloo/detail/introduction.hpp>
 #include <hetsched/gloo/detail/line_traffic.hpp>
+#include <hetsched/gloo/detail/neighbours.hpp>
 #include <hetsched/gloo/detail/peer_state.hpp>
 #include <hetsched/gloo/detail/proof.hpp>
 #include <hetsched/gloo/detail/socket_watch.hpp>

@@ -35,9 +35,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (std::string(body, header.bytes).size() != header.bytes) std::abort();
       break;
     case frame_kind::leaving:
+      (void)read_part<std::uint64_t>(body);
+      break;
     case frame_kind::ask:
     case frame_kind::answer:
-      (void)read_part<std::uint64_t>(body);
+      (void)read_part<hetsched::detail::inquiry>(body);
       break;
     case frame_kind::released:
     case frame_kind::acknowledge:

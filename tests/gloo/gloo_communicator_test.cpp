@@ -104,8 +104,8 @@ TEST_CASE("[threads] gloo: gather, while tensors travel") {
 }
 
 TEST_CASE("[threads] gloo: a frame that says something wrong ends the run with its sender's rank") {
-  using detail::append, detail::frame_header, detail::frame_kind, detail::gathered_numbers, detail::longest_frame,
-      detail::tensor_note, detail::tensor_header;
+  using detail::append, detail::frame_header, detail::frame_kind, detail::gathered_numbers, detail::inquiry,
+      detail::longest_frame, detail::tensor_note, detail::tensor_header;
   struct crafted {
     const char* fault;
     std::vector<char> bytes;
@@ -147,7 +147,12 @@ TEST_CASE("[threads] gloo: a frame that says something wrong ends the run with i
       {"asks for something unknown", with(of(frame_kind::receive_posted, posted), tensor_note{.stamp_what = 5})},
       {"acknowledges what was not sent", of(frame_kind::acknowledge, 0, 1000)},
       {"brings more numbers than it said",
-       with(with(of(frame_kind::numbers, sizeof(gathered_numbers) + 8), gathered_numbers{.round = 1, .all = 0}), 1.0)},
+       with(with(of(frame_kind::numbers, sizeof(gathered_numbers) + 8), gathered_numbers{.round = 1, .all = 0, .from = 1}), 1.0)},
+      {"brings numbers of a rank that is not there",
+       with(of(frame_kind::numbers, sizeof(gathered_numbers)), gathered_numbers{.round = 1, .all = 0, .from = 2})},
+      {"asks for a rank that is not there", with(of(frame_kind::ask, sizeof(inquiry)), inquiry{.number = 1, .asker = 0})},
+      {"answers for a rank that is not there",
+       with(of(frame_kind::answer, sizeof(inquiry)), inquiry{.number = 1, .asker = 9, .answerer = 1})},
       {"asks for something unknown", with(of(frame_kind::announced, posted), tensor_note{.edge_what = 9})},
       {"is of an unknown kind", tensor_of({.stamp_what = 5}), detail::data_line},
       {"is not the next one", tensor_of({.number = 1, .unasked = 1}), detail::data_line},
@@ -190,6 +195,46 @@ TEST_CASE("[threads] gloo: a frame that says something wrong ends the run with i
 
 TEST_CASE("[threads] gloo: a round of gather that one rank has finished all finish, also if it aborts at once") {
   on_ends(3, [](const auto& make) { check_finished_round(make, 20 / sanitizer_share); });
+}
+
+TEST_CASE("gloo: who is connected from the start: few, and a way from each to each") {
+  CHECK(detail::neighbours_of(1, 3) == std::vector<int>{0, 2});
+  CHECK(detail::neighbours_of(0, 1024) == std::vector<int>{1, 2, 3, 4});
+  CHECK(detail::neighbours_of(2, 1024) == std::vector<int>{0, 9, 10, 11, 12});
+  for (const int ranks : {2, 16, 17, 256, 1024}) {
+    CAPTURE(ranks);
+    std::vector<std::vector<int>> neighbours;
+    for (int r = 0; r < ranks; ++r) {
+      neighbours.push_back(detail::neighbours_of(r, ranks));
+      if (ranks > detail::most_in_mesh) CHECK(neighbours.back().size() <= detail::children_per_rank + 1);
+    }
+    int most = 0;
+    bool goes = true;
+    for (int from = 0; from < ranks; from += 1 + ranks / 32)
+      for (int to = 0; to < ranks; ++to) {
+        int at = from, steps = 0;
+        for (; at != to && steps < 20; ++steps) {
+          const int next = detail::next_to(at, to, ranks);
+          const auto& known = neighbours[static_cast<std::size_t>(at)];
+          goes = goes && std::find(known.begin(), known.end(), next) != known.end();
+          at = next;
+        }
+        goes = goes && at == to;
+        most = std::max(most, steps);
+      }
+    CHECK(goes);
+    CHECK(most <= (ranks > 256 ? 10 : ranks > 16 ? 8 : 1));
+  }
+}
+
+TEST_CASE("[threads] gloo: ranks that are connected by need keep what those do that are all connected") {
+  on_ends(20, [](const auto& make) {
+    check_order(make);
+    check_gather(make);
+    check_finished_round(make, 2);
+    check_abort(make);
+    check_mismatch(make);
+  });
 }
 
 TEST_CASE("[threads] gloo: a single rank needs nobody") {

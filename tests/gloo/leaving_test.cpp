@@ -38,7 +38,7 @@ struct scripted_rank {
 
   /// Meets the other rank and takes part in the first gather.
   scripted_rank(const process_place& place, const gloo_options& options) : mesh(detail::connect_mesh(place, options)) {
-    const detail::gathered_numbers nothing{.round = 1, .all = 0};
+    const detail::gathered_numbers nothing{.round = 1, .all = 0, .from = static_cast<std::uint64_t>(place.rank)};
     say(detail::frame_kind::numbers, nothing);
   }
   [[nodiscard]] int socket_of(detail::line_of line) const {

@@ -47,8 +47,7 @@ TEST_CASE("a process that nobody told a rank knows what tells of several") {
         "OMPI_COMM_WORLD_SIZE is 3, mpirun started 3 processes");
   CHECK(place({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_SIZE", "3"}}).alone.empty());
   CHECK(place({{"FLUX_JOB_SIZE", "4"}}).alone == "FLUX_JOB_SIZE is 4, flux started 4 processes");
-  CHECK(place({{"PMIX_RANK", "1"}}).alone ==
-        "PMIX_RANK is 1, and nothing says how many there are: set RANK to it, and WORLD_SIZE");
+  CHECK(place({{"PMIX_RANK", "1"}}).alone == "PMIX_RANK is 1, and nothing says how many there are: set WORLD_SIZE");
   CHECK(problem({{"SLURM_NTASKS", "two"}}).find("SLURM_NTASKS is \"two\"") == 0);
 }
 
@@ -91,6 +90,25 @@ TEST_CASE("a process finds its place") {
   CHECK(open_mpi.rank == 3);
   CHECK(open_mpi.local_rank == 0);
   CHECK(open_mpi.run == "7@1");
+
+  // Open MPI 5 starts by PRRTE, which tells PMIx's rank as well; PRRTE alone, and others, tell only that.
+  const auto prrte = place({{"PMIX_RANK", "3"}, {"PMIX_NAMESPACE", "prterun-host-7@1"}, {"WORLD_SIZE", "4"}});
+  CHECK(prrte.launcher == "pmix");
+  CHECK(prrte.rank == 3);
+  CHECK(prrte.ranks == 4);
+  CHECK(prrte.run == "prterun-host-7@1");
+  CHECK(place({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "3"}}).launcher == "mpirun");
+  CHECK(place({{"PMIX_RANK", "3"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}}).launcher == "torchrun");
+  const auto srun_pmix = place({{"PMIX_RANK", "1"},
+                                {"PMIX_NAMESPACE", "slurm.pmix.17.4"},
+                                {"SLURM_PROCID", "1"},
+                                {"SLURM_NTASKS", "2"},
+                                {"SLURM_LOCALID", "1"},
+                                {"SLURM_JOB_ID", "17"},
+                                {"SLURM_STEP_ID", "4"}});
+  CHECK(srun_pmix.launcher == "slurm");
+  CHECK(srun_pmix.ranks == 2);
+  CHECK(srun_pmix.run == "17.4");
 
   const auto pmi = place({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}});
   CHECK(pmi.launcher == "pmi");
@@ -138,6 +156,8 @@ TEST_CASE("environments that are half set or make no sense") {
   CHECK(problem({{"RANK", "0"}}) == "RANK is set, but WORLD_SIZE is not: they come together from torchrun");
   CHECK(problem({{"PMI_SIZE", "2"}}) == "PMI_SIZE is set, but PMI_RANK is not: they come together from pmi");
   CHECK(problem({{"FLUX_TASK_RANK", "0"}}) == "FLUX_TASK_RANK is set, but FLUX_JOB_SIZE is not: they come together from flux");
+  CHECK(problem({{"PMIX_RANK", "2"}, {"WORLD_SIZE", "2"}}) == "PMIX_RANK is 2 with WORLD_SIZE 2");
+  CHECK(problem({{"PMIX_RANK", "-1"}, {"WORLD_SIZE", "2"}}) == "PMIX_RANK is \"-1\", which is no count");
   CHECK(problem({{"JOB_COMPLETION_INDEX", "4"}, {"WORLD_SIZE", "4"}}) == "JOB_COMPLETION_INDEX is 4 with WORLD_SIZE 4");
   CHECK(problem({{"SLURM_PROCID", "0"}}) == "SLURM_PROCID is set, but SLURM_NTASKS is not: they come together from slurm");
   CHECK(problem({{"OMPI_COMM_WORLD_RANK", "x"}, {"OMPI_COMM_WORLD_SIZE", "2"}}) ==

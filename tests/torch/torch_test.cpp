@@ -96,12 +96,12 @@ batch numbers_of(int step) {
 // The losses of a training on threads.
 template <class Optimizer>
 std::vector<double> losses_on_threads(const hetsched::training_layout& layout, int ranks, const Optimizer& optimizer,
-                                      const hetsched::trainer_options& options = {}) {
+                                      const hetsched::trainer_options& options = {}, int many = steps) {
   std::vector<double> losses;
   using channels = hetsched::thread_communicator<torch::Tensor>;
   hetsched::run_on_threads(channels::connect(ranks), [&](channels& channel) {
     auto trainer = hetsched::make_trainer<torch::Tensor>(layout, make_layer, shape_after, channel, optimizer, options);
-    for (int s = 0; s < steps; ++s) {
+    for (int s = 0; s < many; ++s) {
       auto b = numbers_of(s);
       const auto own = trainer.samples();
       for (auto* tensors : {&b.inputs, &b.targets})
@@ -121,7 +121,7 @@ std::vector<double> losses_on_threads(const hetsched::schedule& order, int ranks
 
 // The losses of the same model by LibTorch alone.
 template <class Optimizer, class Options>
-std::vector<double> losses_of_libtorch(const Options& options) {
+std::vector<double> losses_of_libtorch(const Options& options, int many = steps) {
   std::vector<hetsched::torch_layer<>> model;
   std::vector<torch::Tensor> parameters;
   for (int l = 0; l < layers; ++l) model.push_back(make_layer(l));
@@ -129,7 +129,7 @@ std::vector<double> losses_of_libtorch(const Options& options) {
     for (const auto& p : l.module().parameters()) parameters.push_back(p);
   Optimizer optimizer(parameters, options);
   std::vector<double> losses;
-  for (int s = 0; s < steps; ++s) {
+  for (int s = 0; s < many; ++s) {
     optimizer.zero_grad();
     double sum = 0;
     const auto b = numbers_of(s);
@@ -181,6 +181,20 @@ TEST_CASE("torch: modules train with the same bits under every schedule, and Lib
   // A backward in two halves adds up the same products.
   for (const int ranks : {1, 2, 4}) CHECK(losses_on_threads(hetsched::zb_h1(ranks, microbatches), ranks, optimizer) == one);
 }
+
+TEST_CASE("torch: fifty steps under six schedules have LibTorch's losses, to 1e-6") {
+  torch::set_num_threads(1);
+  const hetsched::torch_optimizer<torch::optim::AdamW> optimizer{adamw};
+  const auto expected = losses_of_libtorch<torch::optim::AdamW>(adamw, 50);
+  REQUIRE(expected.size() == 50);
+  for (const auto& order :
+       {hetsched::gpipe(2, microbatches), one_f_one_b(2), hetsched::interleaved_1f1b(2, 2, microbatches),
+        hetsched::looped_bfs(2, 2, microbatches), hetsched::zb_h1(2, microbatches), hetsched::zb_v(2, microbatches)}) {
+    CAPTURE(order.stages);
+    CHECK(apart(losses_on_threads(hetsched::even_layout(layers, order, samples), 2, optimizer, {}, 50), expected) < 1e-6);
+  }
+}
+
 TEST_CASE("torch: optimizers of torch train as LibTorch's own, with state that is sharded as any other") {
   torch::set_num_threads(1);
   const auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9).dampening(0.1).nesterov(false).weight_decay(0.01);
@@ -241,8 +255,11 @@ TEST_CASE("torch: modules are layers as check_layer wants them, in doubles") {
   CHECK(text(nn::Sequential(nn::Linear(6, 4), nn::Softmax(-1)), {3, 6}, {3, 4}) == "");
   CHECK(text(nn::Sequential(nn::Unflatten(nn::UnflattenOptions(1, {2, 3}))), {4, 6}, {4, 2, 3}) == "");
   CHECK(text(nn::Sequential(nn::Identity()), {4, 6}, {4, 6}) == "");
-  // Dropout draws other numbers when it runs again, and that is said.
+  // Dropout draws other numbers when it runs again, and that is said; in evaluation it draws none.
   CHECK(text(nn::Sequential(nn::Dropout(0.5)), {8, 8}, {8, 8}).find("forward") != std::string::npos);
+  nn::Sequential still(nn::Linear(8, 8), nn::Dropout(0.5));
+  still->eval();
+  CHECK(text(still, {8, 8}, {8, 8}) == "");
 }
 
 TEST_CASE("torch: recomputed and frozen modules train with the same bits") {
@@ -268,6 +285,36 @@ TEST_CASE("torch: recomputed and frozen modules train with the same bits") {
   static_cast<void>(layer.backward(layer.forward(torch::randn({5, 4}), c), c));
   CHECK(layer.gradients()[0].abs().sum().item<float>() > 0);
   CHECK(layer.buffers()[2].is_same(dynamic_cast<nn::BatchNorm1dImpl&>(*net[1]).running_mean));
+}
+
+TEST_CASE("torch: frozen weights of other elements beside parameters, and a parameter that nothing reads") {
+  struct quantised : nn::Module {
+    quantised() {
+      weight = register_parameter("weight", torch::randint(-100, 100, {4, 4}).to(torch::kChar), false);
+      scale = register_parameter("scale", torch::full({4}, 0.01, torch::kHalf), false);
+      bias = register_parameter("bias", torch::zeros({4}));
+      unused = register_parameter("unused", torch::ones({2}));
+    }
+    torch::Tensor forward(const torch::Tensor& x) {
+      return torch::tanh(x.matmul(weight.to(torch::kFloat) * scale.to(torch::kFloat)) + bias);
+    }
+    torch::Tensor weight, scale, bias, unused;
+  };
+  const auto module = std::make_shared<quantised>();
+  hetsched::torch_layer<> layer(module);
+  CHECK(layer.parameters().size() == 2);
+  CHECK(layer.buffers().empty());
+  hetsched::torch_layer<>::context c;
+  const auto x = torch::randn({3, 4});
+  const auto y = layer.forward(x, c);
+  const auto dx = layer.backward(torch::ones({3, 4}), c);
+  const auto dz = 1 - y.square();
+  CHECK(torch::allclose(layer.gradients()[0], dz.sum(0)));
+  CHECK(torch::allclose(dx, dz.matmul((module->weight.to(torch::kFloat) * 0.01).t()), 1e-2));
+  CHECK(layer.gradients()[1].equal(torch::zeros({2})));
+  module->scale.requires_grad_();
+  CHECK(thrown([&] { hetsched::torch_layer<> trained(module); }) ==
+        "the parameter scale is of Half on cpu, expected is Float on cpu");
 }
 
 TEST_CASE("torch: a parameter that two submodules share is trained once") {
@@ -420,6 +467,12 @@ TEST_CASE("torch: what does not fit is told") {
   half->to(torch::kHalf);
   CHECK(thrown([&] { hetsched::torch_layer<> layer(half); }) ==
         "the parameter weight is of Half on cpu, expected is Float on cpu");
+
+  struct elsewhere : nn::Module {
+    elsewhere() { register_parameter("weight", torch::zeros({2, 2}, torch::kMeta)); }
+  };
+  CHECK(thrown([&] { hetsched::torch_layer<> layer(std::make_shared<elsewhere>(), [](const torch::Tensor& x) { return x; }); }) ==
+        "the parameter weight is of Float on meta, expected is Float on cpu");
 
   hetsched::torch_layer<>::context c;
   const auto says = [&](std::function<torch::Tensor(const torch::Tensor&)> forward) {

@@ -27,11 +27,12 @@
 namespace hetsched {
 
 /// Connects ranks that are processes, on one host or several. They meet in a store of Gloo, and talk over sockets of TCP of their
-/// own, two between every two. Tensors that are sent and received are in host memory (what is on a device goes by way of a
-/// stager, as schedules list it); those of more than 16 KiB are not copied on this side of the sockets.
-/// Ranks prove to each other that they belong to the run; whoever else connects is turned
-/// away. A rank whose process ends or whose connection is closed fails all others at once; one
-/// that is stuck or cut off, at their deadlines. Needs one thread.
+/// own, two between every two; of more than 16 ranks, between those that share an edge, and along a tree.
+/// Tensors that are sent and received are in host memory (what is on a device goes by way of a stager, as schedules list it);
+/// those of more than 16 KiB are not copied on this side of the sockets.
+/// Ranks prove to each other that they belong to the run; whoever else connects is turned away.
+/// A rank whose process ends or whose connection is closed fails all others at once; one that is stuck or cut off, at their
+/// deadlines. Needs one thread.
 /// A handle: copies are the same rank's. The last one waits, at most 5 s, until all others have what was sent to them, and
 /// then ends the connections; if an exception ends it, or a gather has come to its deadline, it aborts all. Once aborted it stays
 /// so.
@@ -49,9 +50,7 @@ class gloo_communicator {
   /// Throws: input_error or error that says which rank has not come, or what cannot be used.
   gloo_communicator(const process_place& place, const gloo_options& options)
       : engine_(std::make_shared<detail::channel_engine>(detail::connect_mesh(place, options))) {
-    std::vector<std::vector<double>> all;
-    if (engine_->gather({}, all, deadline_in(options.connect_deadline_s)) != wait_result::progress)
-      throw error("rank " + std::to_string(place.rank) + ": not all ranks have been connected: " + engine_->failure());
+    engine_->meet_all(deadline_in(options.connect_deadline_s));
     detail::forget_addresses(engine_->mesh());
   }
 

@@ -12,6 +12,7 @@
 
 #include <hetsched/gloo/detail/introduction.hpp>
 #include <hetsched/gloo/detail/meeting.hpp>
+#include <hetsched/gloo/detail/neighbours.hpp>
 #include <hetsched/gloo/detail/tcp_socket.hpp>
 #include <hetsched/gloo/process_place.hpp>
 #include <hetsched/gloo/rendezvous.hpp>
@@ -44,10 +45,13 @@ struct gloo_options {
 
 namespace detail {
 
-/// Two connections between every two ranks: one for tensors, and one for what must not wait behind them.
+/// Two connections between every two neighbours (neighbours_of): one for tensors, and one for what must not wait behind them.
 struct gloo_mesh {
   int rank = 0, ranks = 1;
   std::vector<std::array<unique_socket, lines_per_pair>> lines{};  ///< by rank; see line_of
+  std::unique_ptr<introduction> door{};  ///< for connections that are made later; null where all are neighbours
+  std::string address{};                 ///< of the door: host, space and port
+  double heartbeat_s = 10, connect_deadline_s = 30;
   gloo_store store;
   meeting met;                      ///< empty where ranks do not meet in a folder
   std::vector<stranger> strangers;  ///< turned away while ranks met
@@ -57,7 +61,15 @@ struct gloo_mesh {
 /// A text that is the same for processes that reach each other over 127.0.0.1.
 [[nodiscard]] std::string host_identity();
 
-/// Connects this rank with all others.
+/// The address of a door.
+/// Throws: error if there can be none of this text.
+[[nodiscard]] socket_address parse_address(const std::string& text);
+
+/// Puts the lines to a rank that has been introduced into their places.
+/// Throws: error if the system refuses.
+void take_lines(gloo_mesh& mesh, introduction& from, int rank);
+
+/// Connects this rank with its neighbours.
 /// Throws: input_error or error that says which rank was missed, or what does not fit.
 [[nodiscard]] gloo_mesh connect_mesh(const process_place& place, const gloo_options& options);
 

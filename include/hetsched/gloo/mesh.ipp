@@ -187,8 +187,10 @@ inline void connect_all(gloo_mesh& mesh, roll_call& call, const process_place& p
   call.put("host", {self.begin(), self.end()});
   const auto network_of = [](const std::string& host) { return host.substr(0, host.rfind(' ')); };  // without its name
   bool one_host = true, one_network = true;
+  // Where ranks are many, the first looks at all, and tells.
+  const bool looks = is_mesh(place.ranks) || place.rank == 0;
   for (int r = 0; r < place.ranks; ++r) {
-    if (r == place.rank) continue;
+    if (r == place.rank || (r > 0 && !looks)) continue;
     const auto value = call.get("host", r);
     const std::string other(value.begin(), value.end());
     if (other.substr(0, other.find(' ')) != std::to_string(place.ranks))
@@ -197,36 +199,48 @@ inline void connect_all(gloo_mesh& mesh, roll_call& call, const process_place& p
     one_host = one_host && other == self;
     one_network = one_network && network_of(other) == network_of(self);
   }
+  if (!is_mesh(place.ranks)) {
+    if (looks) call.put("hosts", {one_host ? '1' : '0', one_network ? '1' : '0'});
+    const auto told = looks ? std::vector<char>{} : call.get("hosts", 0);
+    one_host = looks ? one_host : told == std::vector<char>{'1', '1'};
+    one_network = looks ? one_network : !told.empty() && told.back() == '1';
+  }
 
   auto door = open_door(place, options, one_host);
-  const auto own = door.at.host + ' ' + door.at.port;
-  call.put("address", {own.begin(), own.end()});
+  mesh.address = door.at.host + ' ' + door.at.port;
+  call.put("address", {mesh.address.begin(), mesh.address.end()});
   if (!one_network) refuse_loopback(place.rank, options, door.at.host);
-  introduction ranks(place.rank, place.ranks, key, std::move(door.socket));
-  for (int r = 0; r < place.ranks; ++r) {
-    if (r == place.rank) continue;
+  const auto neighbours = neighbours_of(place.rank, place.ranks);
+  auto ranks = std::make_unique<introduction>(place.rank, place.ranks, key, std::move(door.socket), neighbours);
+  for (const int r : neighbours) {
+    if (r > place.rank && !is_mesh(place.ranks)) continue;
     const auto theirs = call.get("address", r);  // also of higher ones, who call: it comes, or why it does not
     if (one_network && r > place.rank) continue;
-    const auto space = std::find(theirs.begin(), theirs.end(), ' ');
-    const std::string host{theirs.begin(), space};
-    if (!one_network) refuse_loopback(r, {}, host);
-    if (r < place.rank)  // higher ones call
-      ranks.call(r, find_address(host, space == theirs.end() ? "" : std::string{space + 1, theirs.end()}));
+    const std::string text{theirs.begin(), theirs.end()};
+    if (!one_network) refuse_loopback(r, {}, text.substr(0, text.find(' ')));
+    if (r < place.rank) ranks->call(r, parse_address(text));  // higher ones call
   }
-  ranks.run(until, options.connect_deadline_s);
-  mesh.strangers = ranks.strangers();
-
+  ranks->run(until, options.connect_deadline_s);
+  mesh.strangers = ranks->strangers();
   mesh.lines.resize(as_size(place.ranks));
-  for (int r = 0; r < place.ranks; ++r)
-    for (std::size_t line = 0; line < lines_per_pair && r != place.rank; ++line) {
-      auto connected = ranks.take(r, line);
-      constexpr int on = 1;
-      if (!keep_alive(connected, options.heartbeat_s) ||
-          setsockopt(connected.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
-        throw error("rank " + std::to_string(place.rank) + " cannot connect to rank " + std::to_string(r) + ": " +
-                    std::strerror(errno));
-      at(mesh.lines, r)[line] = std::move(connected);
-    }
+  for (const int r : neighbours) take_lines(mesh, *ranks, r);
+  if (!is_mesh(place.ranks)) mesh.door = std::move(ranks);
+}
+
+HETSCHED_INLINE socket_address parse_address(const std::string& text) {
+  const auto space = text.find(' ');
+  return find_address(text.substr(0, space), space == text.npos ? "" : text.substr(space + 1));
+}
+
+HETSCHED_INLINE void take_lines(gloo_mesh& mesh, introduction& from, int rank) {
+  for (std::size_t line = 0; line < lines_per_pair; ++line) {
+    auto connected = from.take(rank, line);
+    constexpr int on = 1;
+    if (!keep_alive(connected, mesh.heartbeat_s) || setsockopt(connected.number(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0)
+      throw error("rank " + std::to_string(mesh.rank) + " cannot connect to rank " + std::to_string(rank) + ": " +
+                  std::strerror(errno));
+    at(mesh.lines, rank)[line] = std::move(connected);
+  }
 }
 
 HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_options& options) {
@@ -234,6 +248,8 @@ HETSCHED_INLINE gloo_mesh connect_mesh(const process_place& place, const gloo_op
     throw input_error("there is no rank " + std::to_string(place.rank) + " of " + std::to_string(place.ranks));
   gloo_mesh mesh{.rank = place.rank, .ranks = place.ranks, .store = options.store, .met = {}, .strangers = {}};
   mesh.say = options.say;
+  mesh.heartbeat_s = options.heartbeat_s;
+  mesh.connect_deadline_s = options.connect_deadline_s;
   if (place.ranks == 1) return mesh;
   const std::string run = options.run.empty() ? place.run : options.run;
   const auto until = deadline_in(options.connect_deadline_s);

@@ -17,7 +17,7 @@ struct process_place {
   int rank = 0;
   int ranks = 1;
   int local_rank = 0;    ///< among those on this host; rank, where the launcher does not say; 0 in a pod
-  std::string launcher;  ///< "torchrun", "mpirun", "pmi", "flux", "kubernetes" or "slurm"; empty: none, a run of one process
+  std::string launcher;  ///< "torchrun", "mpirun", "pmi", "pmix", "flux", "kubernetes" or "slurm"; empty: none, a run of one
   std::string master;    ///< a host that all others reach, if the launcher names one
   std::string run;       ///< the launcher's name for this run, if it has one
   /// What in the environment tells of several processes, although this place is of one; empty: nothing.
@@ -59,15 +59,16 @@ template <class Number>
     return "JOB_COMPLETION_INDEX is " + std::to_string(index) +
            ", this is a pod of an indexed job: set WORLD_SIZE to the job's completions";
   if (const int rank = number("PMIX_RANK"); rank >= 0)
-    return "PMIX_RANK is " + std::to_string(rank) + ", and nothing says how many there are: set RANK to it, and WORLD_SIZE";
+    return "PMIX_RANK is " + std::to_string(rank) + ", and nothing says how many there are: set WORLD_SIZE";
   return {};
 }
 
 }  // namespace detail
 
 /// The place that the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI), flux, pods of a Kubernetes
-/// indexed job (which have WORLD_SIZE by its manifest, and the job's name in their host's) or srun give. The first of them that
-/// is there counts, as torchrun may run below srun. `get`: (const char* name) -> const char*, or null.
+/// indexed job (which have WORLD_SIZE by its manifest, and the job's name in their host's) or srun give; or PMIx, which tells a
+/// rank (and srun and Open MPI 5 beside it the number of ranks), with WORLD_SIZE. The first of them that is there counts, as
+/// torchrun may run below srun. `get`: (const char* name) -> const char*, or null.
 /// Throws: input_error if a launcher's variables are there in part, or make no sense; rank_out_of_range for a rank that is not
 /// below the number of ranks.
 template <class Get>
@@ -92,8 +93,12 @@ template <class Get>
   };
   constexpr names torchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", false};
   constexpr names pods{"kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", nullptr, "MASTER_ADDR", "HOSTNAME", true};
+  constexpr names pmix{"pmix", "PMIX_RANK", "WORLD_SIZE", nullptr, "MASTER_ADDR", "PMIX_NAMESPACE", true};
+  const auto counts = [&](const names& k) { return text("RANK").empty() && !text(k.rank).empty() && !text(k.ranks).empty(); };
   const names known[] = {
-      text("RANK").empty() && !text(pods.rank).empty() && !text(pods.ranks).empty() ? pods : torchrun,
+      counts(pods)   ? pods
+      : counts(pmix) ? pmix
+                     : torchrun,
       {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", nullptr, "PMIX_NAMESPACE", false},
       // Before PMI, whose variables flux sets as well, without the place on the host.
       {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nullptr, "FLUX_JOB_ID", true},

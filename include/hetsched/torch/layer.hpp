@@ -54,7 +54,8 @@ template <class Make>
 /// A module of LibTorch, by its autograd, as a split_layer. What is handed on is contiguous and nobody else's: results that are
 /// strided, or that the module or its graph keeps, are copied, others are not. The graph lives in the context, until backward
 /// or backward_weight has walked it. parameters() are those that require a gradient, in the module's order, and share their
-/// memory with it; buffers() are the others, then the module's buffers, as far as they are of the tensor's elements.
+/// memory with it; buffers() are the others, then the module's buffers, as far as they are of the tensor's elements on the host:
+/// frozen weights of 8 or 16 bits stay with the module, as they were made.
 /// backward_input and backward_weight walk the graph once each, and both compute what lies between the module's operators.
 /// Input, Output: Tensor, or the parts of a packed_layer around this one: std::tuple<torch::Tensor, torch_tensor<std::int64_t>>.
 /// Requires: the module does not write to its input, where torch throws; and it draws no random numbers, if it is recomputed or
@@ -75,18 +76,21 @@ class torch_layer {
   };
 
   /// `forward`: what the layer computes with this module; (const torch::Tensor&) -> torch::Tensor, or (const Input&) -> Output.
-  /// Throws: input_error for a parameter that is not of the tensor's elements, or not on the host.
+  /// Throws: input_error for a parameter that requires a gradient and is not of the tensor's elements, or not on the host.
   torch_layer(std::shared_ptr<torch::nn::Module> module, function forward)
       : module_(std::move(module)), forward_(std::move(forward)) {
     for (const auto& p : module_->named_parameters()) {
-      detail::require_torch<element>(p.value(), "the parameter " + p.key());
+      if (p->requires_grad())
+        detail::require_torch<element>(p.value(), "the parameter " + p.key());
+      else if (!detail::is_torch<element>(p.value()))
+        continue;
       auto& kept = p->requires_grad() ? parameters_ : buffers_;
       // A module lists a parameter as often as its submodules share it.
       if (std::none_of(kept.begin(), kept.end(), [&](const Tensor& t) { return t.is_same(p.value()); }))
         kept.push_back(p.value());
     }
     for (const auto& b : module_->buffers())
-      if (b.defined() && b.scalar_type() == c10::CppTypeToScalarType<element>::value) buffers_.push_back(b);
+      if (detail::is_torch<element>(b)) buffers_.push_back(b);
     for (const auto& p : parameters_) gradients_.push_back(at::zeros_like(p));
   }
   /// module: torch::nn::Linear, torch::nn::Sequential or any other holder, torch::nn::AnyModule, or a shared_ptr of one's own

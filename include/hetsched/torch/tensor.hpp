@@ -18,11 +18,18 @@ namespace hetsched {
 
 namespace detail {
 
+/// Whether a tensor has such elements in the host's memory.
+template <class Element>
+[[nodiscard]] bool is_torch(const at::Tensor& t) {
+  return t.defined() && t.scalar_type() == c10::CppTypeToScalarType<Element>::value && t.device().is_cpu() &&
+         t.layout() == at::kStrided;
+}
+
 /// Throws: input_error for a tensor that is undefined, of elements of another type, or not in the host's memory. `what`: it is.
 template <class Element>
 void require_torch(const at::Tensor& t, std::string_view what) {
   if (!t.defined()) throw input_error(std::string(what) + " is an undefined torch::Tensor");
-  if (t.scalar_type() == c10::CppTypeToScalarType<Element>::value && t.device().is_cpu() && t.layout() == at::kStrided) return;
+  if (is_torch<Element>(t)) return;
   std::ostringstream text;
   text << what << " is of " << t.scalar_type() << " on " << t.device() << ", expected is "
        << c10::CppTypeToScalarType<Element>::value << " on cpu";

@@ -54,8 +54,13 @@ class channel_engine : line_traffic {
     HETSCHED_EXPECTS(e.from != e.to && (e.from == mesh_.rank || e.to == mesh_.rank));
     HETSCHED_EXPECTS(e.from >= 0 && e.from < mesh_.ranks && e.to >= 0 && e.to < mesh_.ranks);
     const lock hold(guard_);
+    need(e.from == mesh_.rank ? e.to : e.from);
     return find(e);
   }
+
+  /// Waits until all ranks are connected with their neighbours, and learns where others can be called.
+  /// Throws: error if that is not in time.
+  void meet_all(deadline_time until);
 
   /// Of `t`, data and note.{bytes, elements, shape} are set.
   void post(channel_end& c, gloo_transfer& t, const stamp& s);
@@ -104,7 +109,7 @@ class channel_engine : line_traffic {
       drive_.would_turn();
       return false;
     }
-    drive_.turn(hold, until, look_after_broken(), [this](auto happened) { handle(happened); });
+    drive_.turn(hold, until, look_after_connections(), [this](auto happened) { handle(happened); });
     return true;
   }
   /// Whether something has come about in time.

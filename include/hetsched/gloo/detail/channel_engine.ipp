@@ -19,12 +19,12 @@ HETSCHED_INLINE channel_engine::~channel_engine() {
     if (std::uncaught_exceptions() > exceptions_ && reason_.empty())
       reason_ = "rank " + std::to_string(mesh_.rank) + " was ended by an exception";
     if (!aborted_ && !reason_.empty()) fail(std::string(reason_));  // so is who leaves behind a gather that came to its deadline
-    for (int p = 0; p < mesh_.ranks; ++p)
-      if (p != mesh_.rank) say(p, frame_kind::leaving, &at(peers_, p).tensors_sent, 1);
+    mesh_.door.reset();
+    for (const int p : met_) say(p, frame_kind::leaving, &at(peers_, p).tensors_sent, 1);
     (void)await(hold, deadline_in(aborted_ ? 1 : 5), [&] {
       return first_without(peers_, [&](const peer_state& peer) {
                const bool silent = aborted_ && peer.answered_to < questions_;  // it does not answer this either
-               return peer.down || peer.released || silent;
+               return !peer.met || peer.down || peer.released || silent;
              }) < 0;
     });
     stopped_ = true;
@@ -67,10 +67,9 @@ HETSCHED_INLINE wait_result channel_engine::gather(std::span<const double> mine,
   lock hold(guard_);
   if (aborted_) return wait_result::aborted;
   const std::uint64_t round = ++round_;
-  for (int p = 0; p < mesh_.ranks; ++p) {
-    if (p == mesh_.rank) continue;
+  for (const int p : neighbours_) {
     for (std::size_t first = 0; first == 0 || first < mine.size(); first += numbers_per_frame) {
-      const gathered_numbers part{.round = round, .all = mine.size()};
+      const gathered_numbers part{.round = round, .all = mine.size(), .from = static_cast<std::uint64_t>(mesh_.rank)};
       const std::size_t count = std::min(numbers_per_frame, mine.size() - first);
       say(p, frame_kind::numbers, &part, 1, mine.data() + first, count);
     }
@@ -79,14 +78,15 @@ HETSCHED_INLINE wait_result channel_engine::gather(std::span<const double> mine,
   const auto has_brought = [round](peer_state& peer) { return peer.has_brought(round); };
   const auto look = [&] {
     missing = first_without(peers_, has_brought);
-    return missing < 0 || at(peers_, missing).down;
+    return missing < 0 || at(peers_, way_to(missing)).down;
   };
   const bool in_time = await(hold, until, [&] { return look() || aborted_; });
   // A rank that has what all brought may abort already, while another's numbers are still under way to this one.
   if (aborted_ && missing >= 0)
-    (void)await(hold, std::min(until, deadline_in(1)), [&] { return look() || at(peers_, missing).gave_up; });
+    (void)await(hold, std::min(until, deadline_in(1)),
+                [&] { return look() || (is_mesh(mesh_.ranks) && at(peers_, missing).gave_up); });
   if (missing >= 0) {
-    if (in_time && !aborted_) fail(lost_text(peers_, missing, {}));
+    if (in_time && !aborted_) fail(lost_text(peers_, way_to(missing), {}));
     if (!aborted_) reason_ = ranks_without(peers_, has_brought) + " not answered in time";
     return aborted_ ? wait_result::aborted : wait_result::deadline;
   }
@@ -95,14 +95,33 @@ HETSCHED_INLINE wait_result channel_engine::gather(std::span<const double> mine,
   return wait_result::progress;
 }
 
+HETSCHED_INLINE void channel_engine::meet_all(deadline_time until) {
+  std::vector<std::vector<double>> all;
+  const auto own = mesh_.door ? std::vector<double>(mesh_.address.begin(), mesh_.address.end()) : std::vector<double>();
+  if (gather(own, all, until) != wait_result::progress)
+    throw error("rank " + std::to_string(mesh_.rank) + ": not all ranks have been connected: " + failure());
+  const lock hold(guard_);
+  for (std::size_t p = 0; mesh_.door && p < all.size(); ++p) {
+    auto& text = addresses_.emplace_back();
+    for (const double letter : all[p]) text += letter >= 32 && letter < 127 ? static_cast<char>(letter) : '?';
+  }
+}
+
 HETSCHED_INLINE wait_result channel_engine::ask() {
   lock hold(guard_);
-  const std::uint64_t question = ++questions_;
-  for (int p = 0; p < mesh_.ranks && !aborted_; ++p)
-    if (p != mesh_.rank) say(p, frame_kind::ask, &question, 1);
-  const auto has_answered = [question](const peer_state& peer) { return peer.down || peer.answered_to >= question; };
+  const inquiry question{.number = ++questions_, .asker = static_cast<std::uint32_t>(mesh_.rank)};
+  for (std::size_t i = 0; i < neighbours_.size() && !aborted_; ++i) say(neighbours_[i], frame_kind::ask, &question, 1);
+  const auto has_answered = [&](const peer_state& peer) {
+    const auto p = static_cast<int>(&peer - peers_.data());
+    return at(peers_, way_to(p)).down || peer.answered_to >= question.number;
+  };
   (void)await(hold, deadline_in(1), [&] { return aborted_ || first_without(peers_, has_answered) < 0; });
-  if (first_without(peers_, has_answered) >= 0) fail(ranks_without(peers_, has_answered) + " not answered for a second");
+  // Behind one that does not answer nobody does: those are not to blame.
+  const auto is_excused = [&](const peer_state& peer) {
+    const int before = next_to(static_cast<int>(&peer - peers_.data()), mesh_.rank, mesh_.ranks);
+    return has_answered(peer) || (before != mesh_.rank && !has_answered(at(peers_, before)));
+  };
+  if (first_without(peers_, has_answered) >= 0) fail(ranks_without(peers_, is_excused) + " not answered for a second");
   return aborted_ ? wait_result::aborted : wait_result::deadline;
 }
 
@@ -114,7 +133,7 @@ HETSCHED_INLINE void channel_engine::work() {
       happened_.notify_all();
     });
     stood_still_.look();
-    const int limit_ms = look_after_broken();
+    const int limit_ms = look_after_connections();
     hold.unlock();
     bell_.ring_late();
     constexpr int tick_ms = standstill::tick.count();

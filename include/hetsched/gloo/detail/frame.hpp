@@ -16,13 +16,13 @@ namespace hetsched::detail {
 /// What ranks say to each other besides tensors.
 enum class frame_kind : std::uint32_t {
   receive_posted,  ///< tensor_note: a tensor of this number may come
-  numbers,         ///< gathered_numbers, then doubles
+  numbers,         ///< gathered_numbers, then doubles; goes on to all neighbours
   abort,           ///< text
   leaving,         ///< std::uint64_t: tensors sent to the receiver of this
   released,        ///< the answer to leaving: all of them have come
   acknowledge,     ///< nothing but the header
-  ask,             ///< std::uint64_t: the number of the question whether the receiver is there
-  answer,          ///< the same number
+  ask,             ///< inquiry: whether all are there; goes on to all neighbours
+  answer,          ///< inquiry: the same, to the one that has asked
   announced        ///< tensor_note: a tensor of this number waits until it may come
 };
 
@@ -67,6 +67,11 @@ struct tensor_header {
 
 struct gathered_numbers {
   std::uint64_t round = 0, all = 0;  ///< all: of the round, of this rank
+  std::uint64_t from = 0;            ///< the rank that brings them
+};
+struct inquiry {
+  std::uint64_t number = 0;
+  std::uint32_t asker = 0, answerer = 0;  ///< ranks
 };
 inline constexpr std::size_t numbers_per_frame =
     (longest_frame - sizeof(frame_header) - sizeof(gathered_numbers)) / sizeof(double);

@@ -28,9 +28,11 @@ HETSCHED_INLINE const char* fault_of(const char* frame, std::uint64_t sent) {
       expected = header.bytes;
       break;
     case frame_kind::leaving:
+      expected = sizeof(std::uint64_t);
+      break;
     case frame_kind::ask:
     case frame_kind::answer:
-      expected = sizeof(std::uint64_t);
+      expected = sizeof(inquiry);
       break;
     case frame_kind::released:
     case frame_kind::acknowledge:

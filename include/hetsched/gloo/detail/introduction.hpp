@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -32,27 +33,41 @@ namespace hetsched::detail {
 enum line_of : std::size_t { control_line, data_line };
 inline constexpr std::size_t lines_per_pair = 2;
 
-/// Connects a rank with all others, each pair by its lines; the higher rank calls the lower one. Both prove that they know the
-/// key of the run, in turn: hello, challenge, proof, proof. Who cannot is dropped and counted, and has made nobody wait: all
-/// connections are served at once, none for longer than `patience`, and of those that have proved nothing the oldest goes when
-/// there are too many. Nobody listens any more once all ranks are there.
+/// Connects a rank with others, each pair by its lines; the higher rank calls the lower one. Both prove that they know the key of
+/// the run, in turn: hello, challenge, proof, proof. Who cannot is dropped and counted, and has made nobody wait: all connections
+/// are served at once, none for longer than `patience`, and of those that have proved nothing the oldest goes when there are too
+/// many.
 class introduction {
  public:
   using clock = std::chrono::steady_clock;
 
-  introduction(int rank, int ranks, const sha256_digest& key, unique_socket door)
-      : rank_(rank), ranks_(ranks), key_(key), door_(std::move(door)), lines_(as_size(ranks)) {
+  /// `expected`: whom run() waits for; empty: all others.
+  introduction(int rank, int ranks, const sha256_digest& key, unique_socket door, std::vector<int> expected = {})
+      : rank_(rank), ranks_(ranks), key_(key), door_(std::move(door)), expected_(std::move(expected)), lines_(as_size(ranks)) {
+    for (int r = 0; expected_.empty() && r < ranks; ++r)
+      if (r != rank) expected_.push_back(r);
     if (rank + 1 == ranks) door_ = {};  // nobody calls the last one
   }
 
-  /// Where a lower rank listens.
-  void call(int rank, const socket_address& at) {
-    for (std::uint32_t line = 0; line < lines_per_pair; ++line) calls_.push_back({rank, line, at});
+  /// Where a lower rank listens, and until when it is to answer.
+  void call(int rank, const socket_address& at, clock::time_point until = clock::time_point::max()) {
+    for (std::uint32_t line = 0; line < lines_per_pair; ++line) calls_.push_back({rank, line, at, until});
   }
 
-  /// Returns when all ranks are connected.
+  /// Returns when all expected ranks are connected.
   /// Throws: error that says which are not, and which strangers were there.
   void run(clock::time_point until, double deadline_s);
+
+  /// Does what there is to do, and waits for that at most so long.
+  void look(int wait_ms);
+  /// A file that has something to read where look() has something to do but to count time, from the first call on.
+  [[nodiscard]] int watched();
+  /// Whether somebody has connected, or is called, without having been proved.
+  [[nodiscard]] bool is_busy() const { return !guests_.empty() || !calls_.empty(); }
+  /// A rank with all its lines, to be taken; -1: there is none.
+  [[nodiscard]] int newcomer() const;
+  /// A rank that has not answered in time, and is called no more, and why; -1: there is none.
+  [[nodiscard]] std::pair<int, std::string> give_up_one();
 
   [[nodiscard]] unique_socket take(int rank, std::size_t line) { return std::move(at(lines_, rank)[line]); }
   [[nodiscard]] const std::vector<stranger>& strangers() const { return strangers_; }
@@ -75,6 +90,7 @@ class introduction {
     int rank;
     std::uint32_t line;
     socket_address at;
+    clock::time_point until;
     call_state state = call_state::waits;
     clock::time_point next{};  ///< when to try again
     unique_socket socket{};
@@ -85,11 +101,12 @@ class introduction {
   };
 
   [[nodiscard]] bool complete() const {
-    for (int r = 0; r < ranks_; ++r)
-      for (const auto& line : at(lines_, r))
-        if (r != rank_ && !line) return false;
-    return true;
+    return std::all_of(expected_.begin(), expected_.end(), [&](int r) { return is_whole(r); });
   }
+  [[nodiscard]] bool is_whole(int rank) const {
+    return std::all_of(at(lines_, rank).begin(), at(lines_, rank).end(), [](const auto& line) { return bool(line); });
+  }
+  void watch_all();
 
   enum class reading { more, whole, ended };
   /// Reads up to so many bytes, not beyond.
@@ -140,12 +157,15 @@ class introduction {
   }
   void go_on(outgoing& c);
 
+  [[nodiscard]] static std::string cannot_be_reached(const outgoing& c);
   [[nodiscard]] std::string missing_text(double deadline_s) const;
 
   int rank_, ranks_;
   const std::size_t most_guests_ = 128 + lines_per_pair * as_size(ranks_);  ///< ranks among them
   sha256_digest key_;
   unique_socket door_;
+  unique_socket watched_;  ///< where all of the sockets below are
+  std::vector<int> expected_;
   std::deque<guest> guests_;
   std::vector<outgoing> calls_;
   std::vector<std::array<unique_socket, lines_per_pair>> lines_;  ///< by rank; those that are proved

@@ -11,27 +11,69 @@ namespace hetsched::detail {
 HETSCHED_INLINE void introduction::run(clock::time_point until, double deadline_s) {
   while (!complete()) {
     if (clock::now() > until) throw error(missing_text(deadline_s));
-    std::vector<pollfd> watched;
-    const auto watch = [&](const unique_socket& s, short events) { watched.push_back({s.number(), events, 0}); };
-    for (const auto& g : guests_) watch(g.socket, POLLIN);
-    for (const auto& c : calls_) watch(c.socket, c.state == call_state::connects ? POLLOUT : POLLIN);
-    watch(door_, POLLIN);
-    poll(watched.data(), watched.size(), 10);
-    std::size_t next = 0;
-    for (auto& g : guests_)
-      if (watched[next++].revents != 0) hear(g);
-    for (auto& c : calls_)
-      if (watched[next++].revents != 0) go_on(c);
-    const auto now = clock::now();
-    for (auto& g : guests_)
-      if (g.socket && now - g.since > patience) send_away(g, g.said ? "proved nothing" : "said nothing, or too little");
-    std::erase_if(guests_, [](const guest& g) { return !g.socket; });
-    for (auto& c : calls_)
-      if (c.state == call_state::waits && now >= c.next) begin(c);
-    if (watched[next].revents != 0) answer_door();
+    look(10);
   }
-  door_ = {};
-  guests_.clear();
+}
+
+HETSCHED_INLINE void introduction::look(int wait_ms) {
+  std::vector<pollfd> files;
+  const auto add = [&](const unique_socket& s, short events) { files.push_back({s.number(), events, 0}); };
+  for (const auto& g : guests_) add(g.socket, POLLIN);
+  for (const auto& c : calls_) add(c.socket, c.state == call_state::connects ? POLLOUT : POLLIN);
+  add(door_, POLLIN);
+  poll(files.data(), files.size(), wait_ms);
+  std::size_t next = 0;
+  for (auto& g : guests_)
+    if (files[next++].revents != 0) hear(g);
+  for (auto& c : calls_)
+    if (files[next++].revents != 0) go_on(c);
+  const auto now = clock::now();
+  for (auto& g : guests_)
+    if (g.socket && now - g.since > patience) send_away(g, g.said ? "proved nothing" : "said nothing, or too little");
+  std::erase_if(guests_, [](const guest& g) { return !g.socket; });
+  for (auto& c : calls_)
+    if (c.state == call_state::waits && now >= c.next) begin(c);
+  if (files[next].revents != 0) answer_door();
+  std::erase_if(calls_, [](const outgoing& c) { return c.state == call_state::done; });
+  if (watched_) watch_all();
+}
+
+HETSCHED_INLINE int introduction::watched() {
+  if (!watched_) {
+    watched_ = unique_socket(epoll_create1(EPOLL_CLOEXEC));
+    if (!watched_) throw error(std::string("sockets cannot be watched: ") + std::strerror(errno));
+    watch_all();
+  }
+  return watched_.number();
+}
+
+/// Those that are closed have left by themselves.
+HETSCHED_INLINE void introduction::watch_all() {
+  const auto watch = [&](const unique_socket& s, std::uint32_t for_what) {
+    epoll_event event{};
+    event.events = for_what;
+    if (s && epoll_ctl(watched_.number(), EPOLL_CTL_ADD, s.number(), &event) != 0)
+      (void)epoll_ctl(watched_.number(), EPOLL_CTL_MOD, s.number(), &event);
+  };
+  for (const auto& g : guests_) watch(g.socket, EPOLLIN);
+  for (const auto& c : calls_) watch(c.socket, c.state == call_state::connects ? EPOLLOUT : EPOLLIN);
+  watch(door_, EPOLLIN);
+}
+
+HETSCHED_INLINE int introduction::newcomer() const {
+  for (int r = 0; r < ranks_; ++r)
+    if (is_whole(r)) return r;
+  return -1;
+}
+
+HETSCHED_INLINE std::pair<int, std::string> introduction::give_up_one() {
+  const auto late = std::find_if(calls_.begin(), calls_.end(), [](const outgoing& c) { return clock::now() > c.until; });
+  if (late == calls_.end()) return {-1, {}};
+  const int rank = late->rank;
+  auto text = cannot_be_reached(*late);
+  std::erase_if(calls_, [rank](const outgoing& c) { return c.rank == rank; });
+  at(lines_, rank) = {};
+  return {rank, std::move(text)};
 }
 
 HETSCHED_INLINE void introduction::answer_door() {
@@ -67,10 +109,9 @@ HETSCHED_INLINE void introduction::hear(guest& g) {
   if (!same_digest(take_out<sha256_digest>(g.heard), proof_of(key_, "calls", *g.said, g.challenge)))
     return send_away(g, "did not know the secret");
   // A rank that calls again has not heard that it was let in.
-  if (say(g.socket, proof_of(key_, "is called", *g.said, g.challenge)))
-    lines_[g.said->from][g.said->line] = std::exchange(g.socket, {});
-  else
-    g.socket = {};
+  if (!say(g.socket, proof_of(key_, "is called", *g.said, g.challenge))) return void(g.socket = {});
+  if (watched_) (void)epoll_ctl(watched_.number(), EPOLL_CTL_DEL, g.socket.number(), nullptr);
+  lines_[g.said->from][g.said->line] = std::exchange(g.socket, {});
 }
 
 HETSCHED_INLINE void introduction::go_on(outgoing& c) {
@@ -99,20 +140,24 @@ HETSCHED_INLINE void introduction::go_on(outgoing& c) {
   if (!same_digest(take_out<sha256_digest>(c.heard), proof_of(key_, "is called", c.said, c.challenge)))
     return give_up(c, "who listens there does not know the secret");
   c.state = call_state::done;
+  if (watched_) (void)epoll_ctl(watched_.number(), EPOLL_CTL_DEL, c.socket.number(), nullptr);
   at(lines_, c.rank)[c.line] = std::move(c.socket);
   c.socket = {};
 }
 
+HETSCHED_INLINE std::string introduction::cannot_be_reached(const outgoing& c) {
+  return "rank " + std::to_string(c.rank) + " cannot be reached at " + numbers_of(c.at.data(), c.at.size).text() + ", as " +
+         c.why;
+}
+
 HETSCHED_INLINE std::string introduction::missing_text(double deadline_s) const {
   std::string text;
-  for (int r = 0; r < ranks_; ++r) {
-    if (r == rank_ || std::all_of(at(lines_, r).begin(), at(lines_, r).end(), [](const auto& l) { return bool(l); })) continue;
+  for (const int r : expected_) {
+    if (is_whole(r)) continue;
     const auto called =
         std::find_if(calls_.begin(), calls_.end(), [&](const outgoing& c) { return c.rank == r && c.state != call_state::done; });
     text += text.empty() ? "rank " + std::to_string(rank_) + ": " : "; ";
-    text += called == calls_.end() ? "rank " + std::to_string(r) + " has not called"
-                                   : "rank " + std::to_string(r) + " cannot be reached at " +
-                                         numbers_of(called->at.data(), called->at.size).text() + ", as " + called->why;
+    text += called == calls_.end() ? "rank " + std::to_string(r) + " has not called" : cannot_be_reached(*called);
   }
   text += ", within " + std::to_string(deadline_s) + " s";
   auto all = strangers_;

@@ -20,6 +20,7 @@
 #include <hetsched/gloo/detail/driver.hpp>
 #include <hetsched/gloo/detail/frame.hpp>
 #include <hetsched/gloo/detail/introduction.hpp>
+#include <hetsched/gloo/detail/neighbours.hpp>
 #include <hetsched/gloo/detail/peer_state.hpp>
 #include <hetsched/gloo/detail/socket_watch.hpp>
 #include <hetsched/gloo/mesh.hpp>
@@ -31,7 +32,7 @@ namespace hetsched::detail {
 /// channel_engine held that has this.
 class line_traffic {
  protected:
-  static constexpr std::uint64_t key_of_alarm = ~std::uint64_t{0};
+  static constexpr std::uint64_t key_of_alarm = ~std::uint64_t{0}, key_of_door = key_of_alarm - 1;
   static constexpr std::size_t heard_at_once = 65536;
   static constexpr std::size_t moved_at_once = std::size_t{1} << 18;  ///< while others wait for the mutex
 
@@ -57,6 +58,33 @@ class line_traffic {
   }
 
   void fail(const std::string& reason);
+
+  // Connections.
+
+  /// The neighbour through which all that is not sent directly goes to a rank, and comes from it.
+  [[nodiscard]] int way_to(int p) const { return next_to(mesh_.rank, p, mesh_.ranks); }
+  [[nodiscard]] bool is_other(std::uint64_t rank) const {
+    return rank < as_size(mesh_.ranks) && rank != static_cast<std::uint64_t>(mesh_.rank);
+  }
+  /// Whether what a neighbour tells of a rank can have come by it.
+  [[nodiscard]] bool comes_by(int p, std::uint64_t rank) const { return is_other(rank) && way_to(static_cast<int>(rank)) == p; }
+  /// A rank has been connected.
+  void meet(int p);
+  /// Has a rank connected, if it is not: the higher one calls.
+  void need(int p);
+  /// Goes on with connections that are being made; returns when to look again, in ms (-1: when something happens).
+  int look_at_door();
+  /// Has all other neighbours told what one has told; they have to be written to.
+  void pass_on(int p, frame_kind kind, const char* body, std::size_t bytes) {
+    if (is_mesh(mesh_.ranks)) return;
+    for (const int other : neighbours_)
+      if (auto& peer = at(peers_, other); other != p && !peer.down)
+        append_frame(peer.to_say, kind, peer.told = peer.unasked_got, body, bytes);
+  }
+  void write_to_neighbours() {
+    for (const int p : neighbours_)
+      if (auto& peer = at(peers_, p); !peer.down && !peer.waits_to_say && peer.has_to_say()) write_frames(p);
+  }
 
   /// Nothing can be said to or heard from a rank any more.
   void lose(int p, const std::string& why);
@@ -143,13 +171,15 @@ class line_traffic {
 
   // Both.
 
-  /// Fails where tensors have ended for a second; returns when to look again, in ms.
-  int look_after_broken();
+  /// Fails where tensors have ended for a second, and goes on with connections; returns when to look again, in ms.
+  int look_after_connections();
 
   void handle(std::span<const epoll_event> happened);
 
   gloo_mesh mesh_;
   driver drive_;
+  std::vector<int> neighbours_, met_;   ///< met: all that are connected
+  std::vector<std::string> addresses_;  ///< of all ranks' doors; empty where all are neighbours
   std::vector<peer_state> peers_;
   channel_ends channels_;
   early_blocks blocks_;

@@ -5,8 +5,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/printable.hpp>
 #include <hetsched/gloo/detail/line_traffic.hpp>
@@ -14,15 +16,67 @@
 namespace hetsched::detail {
 
 HETSCHED_INLINE line_traffic::line_traffic(gloo_mesh mesh)
-    : mesh_(std::move(mesh)), drive_(key_of_alarm), peers_(as_size(mesh_.ranks)) {
+    : mesh_(std::move(mesh)),
+      drive_(key_of_alarm),
+      neighbours_(neighbours_of(mesh_.rank, mesh_.ranks)),
+      peers_(as_size(mesh_.ranks)) {
   for (int p = 0; p < mesh_.ranks; ++p) {
-    if (p == mesh_.rank) continue;
     auto& peer = at(peers_, p);
-    peer.there = true;
-    peer.frames.memory.resize(8 * longest_frame);
-    peer.data.memory.resize(heard_at_once);
-    for (const auto line : {control_line, data_line}) drive_.watch.add(socket_of(p, line), key_of(p, line));
+    peer.there = p != mesh_.rank;
+    peer.waits_to_say = peer.waits_to_send = true;
   }
+  for (const int p : neighbours_) meet(p);
+  if (mesh_.door) drive_.watch.add(mesh_.door->watched(), key_of_door);
+}
+
+HETSCHED_INLINE void line_traffic::meet(int p) {
+  auto& peer = at(peers_, p);
+  peer.met = true;
+  peer.waits_to_say = peer.waits_to_send = false;
+  peer.frames.memory.resize(8 * longest_frame);
+  peer.data.memory.resize(heard_at_once);
+  met_.push_back(p);
+  drive_.watch.add(socket_of(p, control_line), key_of(p, control_line));
+  if (aborted_) {
+    say(p, frame_kind::abort, reason_.data(), std::min(reason_.size(), longest_frame - sizeof(frame_header)));
+    return;
+  }
+  drive_.watch.add(socket_of(p, data_line), key_of(p, data_line));
+  if (peer.has_to_say()) write_frames(p);
+  if (peer.outgoing.first) write_tensors(p);
+}
+
+HETSCHED_INLINE void line_traffic::need(int p) {
+  auto& peer = at(peers_, p);
+  if (!mesh_.door || peer.met || peer.called || p > mesh_.rank) return;
+  peer.called = true;
+  mesh_.door->call(p, parse_address(at(addresses_, p)), deadline_in(mesh_.connect_deadline_s));
+  (void)look_at_door();
+  drive_.watch.alarm();  // somebody is to count the time
+}
+
+HETSCHED_INLINE int line_traffic::look_at_door() {
+  if (!mesh_.door) return -1;
+  auto& door = *mesh_.door;
+  try {
+    door.look(0);
+    for (int p = door.newcomer(); p >= 0; p = door.newcomer()) {
+      if (at(peers_, p).met) {  // it has called twice
+        for (std::size_t line = 0; line < lines_per_pair; ++line) (void)door.take(p, line);
+        continue;
+      }
+      take_lines(mesh_, door, p);
+      meet(p);
+    }
+  } catch (const error& e) {
+    fail(e.what());
+  }
+  for (auto [p, why] = door.give_up_one(); p >= 0; std::tie(p, why) = door.give_up_one()) {
+    at(peers_, p).down = true;
+    for (const auto& c : channels_.all)
+      if (c.peer == p && c.transfers.first) fail("rank " + std::to_string(mesh_.rank) + ": " + why);
+  }
+  return door.is_busy() ? 50 : -1;
 }
 
 HETSCHED_INLINE void line_traffic::fail(const std::string& reason) {
@@ -31,10 +85,13 @@ HETSCHED_INLINE void line_traffic::fail(const std::string& reason) {
   reason_ = reason;
   for (auto& c : channels_.all) c.transfers = {};
   const std::size_t length = std::min(reason.size(), longest_frame - sizeof(frame_header));
-  for (int p = 0; p < mesh_.ranks; ++p) {
-    auto& peer = at(peers_, p);
+  for (auto& peer : peers_) {
     peer.drop_tensors();
-    if (!peer.there || peer.down) continue;
+    if (!peer.met) peer.to_say.clear();
+  }
+  for (const int p : met_) {
+    auto& peer = at(peers_, p);
+    if (peer.down) continue;
     peer.waits_to_send = false;
     drive_.watch.remove(socket_of(p, data_line));
     say(p, frame_kind::abort, reason.data(), length);
@@ -95,8 +152,10 @@ HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
     }
     case frame_kind::numbers: {
       const auto part = read_part<gathered_numbers>(body);
-      if (!peer.add_numbers(part, body + sizeof part, (header.bytes - sizeof part) / sizeof(double)))
+      if (!comes_by(p, part.from)) return distrust(p, "a frame", "brings numbers of a rank that is not there");
+      if (!peers_[part.from].add_numbers(part, body + sizeof part, (header.bytes - sizeof part) / sizeof(double)))
         return distrust(p, "a frame", "brings more numbers than it said");
+      pass_on(p, header.kind, body, header.bytes);
       happened_.notify_all();
       break;
     }
@@ -117,14 +176,26 @@ HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
     case frame_kind::acknowledge:
       break;
     case frame_kind::ask: {
-      const auto question = read_part<std::uint64_t>(body);
+      auto question = read_part<inquiry>(body);
+      if (!comes_by(p, question.asker)) return distrust(p, "a frame", "asks for a rank that is not there");
+      pass_on(p, header.kind, body, header.bytes);
+      question.answerer = static_cast<std::uint32_t>(mesh_.rank);
       say(p, frame_kind::answer, &question, 1);
       break;
     }
-    case frame_kind::answer:
-      peer.answered_to = std::max(peer.answered_to, read_part<std::uint64_t>(body));
+    case frame_kind::answer: {
+      const auto answer = read_part<inquiry>(body);
+      if (!comes_by(p, answer.answerer) || answer.asker >= as_size(mesh_.ranks) || comes_by(p, answer.asker))
+        return distrust(p, "a frame", "answers for a rank that is not there");
+      if (is_other(answer.asker)) {
+        say(way_to(static_cast<int>(answer.asker)), frame_kind::answer, &answer, 1);
+        break;
+      }
+      auto& known = peers_[answer.answerer].answered_to;
+      known = std::max(known, answer.number);
       happened_.notify_all();
       break;
+    }
   }
 }
 
@@ -138,12 +209,13 @@ HETSCHED_INLINE void line_traffic::read_frames(int p) {
   while (!peer.mute && in.size() >= sizeof(frame_header)) {
     const std::size_t size = sizeof(frame_header) + read_part<frame_header>(in.data()).bytes;
     if (size > longest_frame) return distrust(p, "a frame", "has a wrong length");
-    if (in.size() < size) return;
+    if (in.size() < size) break;
     std::array<char, longest_frame> frame;
     std::memcpy(frame.data(), in.data(), size);
     in.take(size);
     take_frame(p, frame.data());
   }
+  if (!is_mesh(mesh_.ranks)) write_to_neighbours();  // many frames at once
 }
 
 HETSCHED_INLINE void line_traffic::send_what_may_go(channel_end& c) {
@@ -299,9 +371,9 @@ HETSCHED_INLINE void line_traffic::read_tensors(int p) {
   }
 }
 
-HETSCHED_INLINE int line_traffic::look_after_broken() {
-  int limit_ms = -1;
-  for (int p = 0; p < mesh_.ranks; ++p) {
+HETSCHED_INLINE int line_traffic::look_after_connections() {
+  int limit_ms = mesh_.door && mesh_.door->is_busy() ? look_at_door() : -1;
+  for (const int p : met_) {
     const auto& peer = at(peers_, p);
     if (!peer.broken_at || peer.down || aborted_ || peer.leaving) continue;
     if (std::chrono::steady_clock::now() - *peer.broken_at >= std::chrono::seconds(1))
@@ -316,6 +388,10 @@ HETSCHED_INLINE void line_traffic::handle(std::span<const epoll_event> happened)
   for (const auto& e : happened) {
     if (e.data.u64 == key_of_alarm) {
       drive_.watch.quiet();
+      continue;
+    }
+    if (e.data.u64 == key_of_door) {
+      (void)look_at_door();
       continue;
     }
     const int p = static_cast<int>(e.data.u64 / lines_per_pair);

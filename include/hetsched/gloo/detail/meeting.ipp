@@ -188,7 +188,7 @@ class attendance {
     next_ = clock::now() + every();
   }
   // Folders with many ranks are read less often.
-  [[nodiscard]] std::chrono::milliseconds every() const { return std::chrono::milliseconds(50 + ranks_); }
+  [[nodiscard]] std::chrono::milliseconds every() const { return std::chrono::milliseconds(50 + 2 * ranks_); }
 
   [[noreturn]] void tell(int rank, const std::vector<std::string>& processes, const std::string& where) {
     show_on(16);  // the other may be held up, and would wait for good if it missed this one
@@ -241,7 +241,7 @@ HETSCHED_INLINE meeting meet_in_folder(const std::filesystem::path& folder, cons
   attendance here(folder, run, place, nonce);
   const auto pause = [&] {
     here.look(where);
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5 + place.ranks / 16));
   };
 
   if (place.rank == 0) {

@@ -46,6 +46,8 @@ struct peer_state {
   using time = std::chrono::steady_clock::time_point;
 
   bool there = false;                                ///< false for this rank itself
+  bool met = false;                                  ///< it is connected; else what there is to be sent waits
+  bool called = false;                               ///< to be
   heard_bytes frames, data;                          ///< from it
   std::vector<char> to_say;                          ///< frames to it that have not left
   std::size_t said = 0;                              ///< bytes of them that have

@@ -12,12 +12,14 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/detail/sent_tensor.hpp>
 #include <hetsched/runtime/communicator/detail/shared_memory_group.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
@@ -71,10 +73,10 @@ class thread_communicator {
 
   [[nodiscard]] int open(const edge& e) {
     const std::lock_guard lock(hub_->guard);
-    std::size_t i = 0;
-    while (i < hub_->channels.size() && hub_->channels[i]->where != e) ++i;
-    if (i == hub_->channels.size()) hub_->channels.push_back(std::make_unique<channel>(e, hub_->mover.open(e)));
-    open_.push_back(hub_->channels[i].get());
+    auto& all = hub_->channels;
+    auto known = all.find(e);
+    if (known == all.end()) known = all.emplace(e, std::make_unique<channel>(e, hub_->mover.open(e))).first;
+    open_.push_back(known->second.get());
     return static_cast<int>(open_.size()) - 1;
   }
 
@@ -211,7 +213,7 @@ class thread_communicator {
     }
     [[no_unique_address]] Mover mover;
     std::mutex guard;  // of the lists of channels and groups and of the reason
-    std::vector<std::unique_ptr<channel>> channels;
+    std::unordered_map<edge, std::unique_ptr<channel>, detail::edge_hash> channels;
     std::vector<std::unique_ptr<detail::group_meeting>> groups;
     std::vector<std::unique_ptr<bell>> bells;
     std::string reason;
@@ -222,7 +224,7 @@ class thread_communicator {
       const std::lock_guard lock(guard);
       if (reason.empty()) reason = why.empty() ? "aborted" : why;
       aborted = true;
-      for (auto& c : channels) {
+      for (auto& [where, c] : channels) {
         const std::lock_guard hold(c->guard);
         c->sends = c->receives = {};
       }

@@ -204,6 +204,7 @@ HETSCHED_INLINE rank_place training_layout::place_of(int rank) const {
   rank_place found{.pipeline = pipeline_of(rank)};
   const auto& line = at(pipelines, found.pipeline);
   int within = rank - line.first_rank;
+  if (line.groups.empty()) std::swap(found.group, within);  // one device each
   for (; within >= line.degrees_of(found.group).device_count(); ++found.group)
     within -= line.degrees_of(found.group).device_count();
   const stage_place place = hetsched::place_of(line.degrees_of(found.group), within);

@@ -26,7 +26,7 @@ namespace hetsched::detail {
 
 /// Which ranks differ from most others, and in what; empty: none do. `told[r][i]`: rank r's digest of aspect i. Where two
 /// groups are equally large, that of the lowest rank counts as usual.
-/// Complexity: O(ranks^2 * aspects).
+/// Complexity: O(ranks * aspects) where most agree, else O(ranks^2 * aspects).
 [[nodiscard]] std::string disagreement(const std::vector<std::vector<double>>& told, std::span<const std::string_view> aspects);
 
 template <class Optimizer>

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/layout/detail/digest.hpp>
@@ -81,7 +82,8 @@ HETSCHED_INLINE std::string disagreement(const std::vector<std::vector<double>>&
   for (std::size_t i = 0; i < aspects.size(); ++i) {
     std::size_t usual = 0;
     std::ptrdiff_t most = 0;
-    for (std::size_t r = 0; r < told.size(); ++r) {
+    // Once one has more than half on its side, no other has.
+    for (std::size_t r = 0; r < told.size() && 2 * as_size(most) <= told.size(); ++r) {
       const auto alike = std::count_if(told.begin(), told.end(),
                                        [&](const auto& other) { return (i < other.size() ? other[i] : -1) == of(r, i); });
       if (alike > most) {
