@@ -25,7 +25,7 @@ template <cuda_graph_api Api>
 [[nodiscard]] std::vector<cuda_rule> try_cuda_rules(const Api& api) {
   constexpr std::size_t bytes = std::size_t{1} << 20;
   constexpr int ok = 0, invalid_value = 1, invalid_handle = 400, illegal_state = 401, not_ready = 600, unsupported = 900,
-                invalidated = 901, unjoined = 904, isolation = 905, captured_event = 907;
+                invalidated = 901, unjoined = 904, isolation = 905, captured_event = 907, update_failure = 910;
   std::vector<cuda_rule> found;
   const auto tell = [&](const char* call, const char* state, int wanted, int code) {
     found.push_back({call, state, wanted, code});
@@ -116,6 +116,45 @@ template <cuda_graph_api Api>
     if (code != ok) (void)api.free(made, second);
     return code;
   });
+  // A graph of a memset and a copy is to become that of body(): by an update or, where that is refused, anew.
+  const auto update = [&](const char* state, int wanted, const std::function<void()>& body) {
+    typename Api::graph made{};
+    (void)api.begin_capture(first);
+    (void)api.set_zero(a, bytes, first);
+    (void)api.copy(b, a, bytes, first);
+    (void)api.end_capture(first, made);
+    (void)api.launch(made, first);
+    (void)api.begin_capture(first);
+    body();
+    bool updated = false;
+    const int code = api.end_update(first, made, updated);
+    tell("cudaGraphExecUpdate", state, wanted, code != ok ? code : updated ? ok : update_failure);
+    tell("cudaGraphLaunch", (std::string("behind an update: ") + state).c_str(), ok, api.launch(made, first));
+    (void)api.synchronize(first);
+    (void)api.destroy_graph(made);
+  };
+  update("other memory of the device", ok, [&] {
+    (void)api.set_zero(b, bytes, first);
+    (void)api.copy(a, b, bytes, first);
+  });
+  update("fewer nodes", update_failure, [&] { (void)api.set_zero(a, bytes, first); });
+  update("nodes of other kinds", update_failure, [&] {
+    (void)api.copy(b, a, bytes, first);
+    (void)api.set_zero(a, bytes, first);
+  });
+  update("a copy that goes to the host instead", update_failure, [&] {
+    (void)api.set_zero(a, bytes, first);
+    (void)api.copy(pinned, a, bytes, first);
+  });
+  update("nodes that wait for each other no more", update_failure, [&] {
+    (void)api.record(event, first);
+    (void)api.wait(second, event);
+    (void)api.set_zero(a, bytes, first);
+    (void)api.copy(b, pinned, bytes, second);
+    (void)api.record(other, second);
+    (void)api.wait(first, other);
+  });
+
   // Behind all of these, a stream works as ever.
   (void)api.synchronize(second);
   tell("cudaMemsetAsync", "behind captures that failed", ok, api.set_zero(a, bytes, first));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
@@ -107,6 +108,21 @@ struct cuda_runtime {
     cudaGraph_t found{};
     if (const int code = told(cudaStreamEndCapture(s, &found)); code != 0) return code;
     const int code = told(cudaGraphInstantiate(&made, found, 0));
+    (void)cudaGraphDestroy(found);
+    return code;
+  }
+  static int end_update(stream s, graph& g, bool& updated) {
+    updated = false;
+    cudaGraph_t found{};
+    if (const int code = told(cudaStreamEndCapture(s, &found)); code != 0) return code;
+    cudaGraphExecUpdateResultInfo why{};
+    int code = told(cudaGraphExecUpdate(g, found, &why));
+    updated = code == 0;
+    if (code == cudaErrorGraphExecUpdateFailure) {
+      graph made{};
+      code = told(cudaGraphInstantiate(&made, found, 0));
+      if (code == 0) (void)cudaGraphExecDestroy(std::exchange(g, made));
+    }
     (void)cudaGraphDestroy(found);
     return code;
   }

@@ -47,6 +47,7 @@ struct api_of {
   [[nodiscard]] int query(event e) const { return gpus->query(e); }
   [[nodiscard]] int begin_capture(stream s) const { return gpus->begin_capture(s); }
   [[nodiscard]] int end_capture(stream s, graph& made) const { return gpus->end_capture(s, made); }
+  [[nodiscard]] int end_update(stream s, graph& g, bool& updated) const { return gpus->end_update(s, g, updated); }
   [[nodiscard]] int launch(graph g, stream s) const { return gpus->launch(g, s); }
   [[nodiscard]] int destroy_graph(graph g) const { return gpus->destroy_graph(g); }
   /// Two GPUs of each kind; those of a kind reach each other.

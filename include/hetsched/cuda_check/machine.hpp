@@ -375,7 +375,8 @@ class machine {
     enqueue({.on = s,
              .ranges = {{to, bytes, true}},
              .after = [this, to, bytes] { std::memset(backing(to), 0, bytes); },
-             .works = true},
+             .works = true,
+             .kind = node::memset},
             "a memset");
     return 0;
   }
@@ -389,19 +390,25 @@ class machine {
   }
   int end_capture(stream_state* s, std::shared_ptr<graph_state>*& made) {
     const std::lock_guard lock(guard_);
-    const auto found = s->captured;
-    bool is_joined = true;
-    for (auto& other : streams_) {
-      if (!found || other.captured != found) continue;
-      if (&other != s) is_joined = is_joined && found->all_before(other.tips, s->tips);
-      other.captured = nullptr;
-    }
-    if (found) found->ended = true;
-    if (const int code = begin("cudaStreamEndCapture"); code != 0) return code;
-    if (!found) return report("a capture ends that has not begun"), invalid_value;
-    if (found->invalid) return capture_invalidated;
-    if (!is_joined) return report("a capture ends before all of its streams have joined"), capture_unjoined;
-    made = &graphs_.emplace_back(found);
+    std::shared_ptr<graph_state> found;
+    if (const int code = end(*s, found); code != 0) return code;
+    if (const int code = begin("cudaGraphInstantiate"); code != 0) return code;
+    made = &graphs_.emplace_back(std::move(found));
+    return 0;
+  }
+  /// What has been launched goes on as it was.
+  int end_update(stream_state* s, std::shared_ptr<graph_state>*& g, bool& updated) {
+    const std::lock_guard lock(guard_);
+    std::shared_ptr<graph_state> found;
+    updated = false;
+    if (const int code = end(*s, found); code != 0) return code;
+    if (!*g) return report("a graph is updated that is destroyed"), invalid_value;
+    const int refused = begin("cudaGraphExecUpdate");
+    if (refused != 0 && refused != update_failure) return refused;
+    updated = refused == 0 && is_update_of(*found, **g);
+    if (!updated)
+      if (const int code = begin("cudaGraphInstantiate"); code != 0) return code;
+    *g = std::move(found);
     return 0;
   }
   int launch(std::shared_ptr<graph_state>* g, stream_state* s) {
@@ -552,9 +559,11 @@ class machine {
 
  private:
   static constexpr int invalid_value = 1, out_of_memory = 2, invalid_handle = 400, illegal_state = 401, capture_unsupported = 900,
-                       capture_invalidated = 901, capture_unjoined = 904, capture_isolation = 905, captured_event = 907;
+                       capture_invalidated = 901, capture_unjoined = 904, capture_isolation = 905, captured_event = 907,
+                       update_failure = 910;
   static constexpr std::chrono::microseconds look{200};
   using time_point = std::chrono::steady_clock::time_point;
+  enum class node { kernel, copy, memset };
   struct job {
     stream_state* on = nullptr;
     event_state* awaited = nullptr;
@@ -563,6 +572,7 @@ class machine {
     std::function<void()> after = {};      ///< does it
     std::function<bool(bool&)> ends = {};  ///< whether it has come to its end
     bool works = false;                    ///< takes time
+    node kind = node::kernel;              ///< of a graph, if it works
     std::size_t copies = 0;                ///< bytes
     std::optional<time_point> due = {};    ///< when it ends, once it has begun
     int late = 0;
@@ -665,7 +675,13 @@ class machine {
     auto move = [this, to, from, to_pitch, from_pitch, bytes, rows] {
       for (std::size_t r = 0; r < rows; ++r) std::memcpy(backing(to) + r * to_pitch, backing(from) + r * from_pitch, bytes);
     };
-    enqueue({.on = s, .ranges = std::move(ranges), .after = std::move(move), .works = true, .copies = rows * bytes}, "a copy");
+    enqueue({.on = s,
+             .ranges = std::move(ranges),
+             .after = std::move(move),
+             .works = true,
+             .kind = node::copy,
+             .copies = rows * bytes},
+            "a copy");
     return 0;
   }
   int begin(const std::string& call) {
@@ -786,6 +802,38 @@ class machine {
     for (const auto k : e.tips)
       if (std::find(s.tips.begin(), s.tips.end(), k) == s.tips.end()) s.tips.push_back(k);
     return 0;
+  }
+  /// Ends the capture of a stream, and of those that have joined it.
+  int end(const stream_state& s, std::shared_ptr<graph_state>& found) {
+    found = s.captured;
+    bool is_joined = true;
+    for (auto& other : streams_) {
+      if (!found || other.captured != found) continue;
+      if (&other != &s) is_joined = is_joined && found->all_before(other.tips, s.tips);
+      other.captured = nullptr;
+    }
+    if (found) found->ended = true;
+    if (const int code = begin("cudaStreamEndCapture"); code != 0) return code;
+    if (!found) return report("a capture ends that has not begun"), invalid_value;
+    if (found->invalid) return capture_invalidated;
+    if (!is_joined) return report("a capture ends before all of its streams have joined"), capture_unjoined;
+    return 0;
+  }
+  /// Whether an executable graph of the one becomes one of the other by an update: nodes of the same kinds, behind each other as
+  /// they were, each on the device where it was, and with memory of the devices where it was. Stricter than the manual: nodes are
+  /// paired in the order of the calls, and a copy keeps its number of rows.
+  /// Source: CUDA Runtime API, cudaGraphExecUpdate, Limitations and cudaGraphExecUpdateErrorTopologyChanged.
+  [[nodiscard]] bool is_update_of(const graph_state& now, const graph_state& before) {
+    if (now.jobs.size() != before.jobs.size() || now.needs != before.needs) return false;
+    for (std::size_t k = 0; k < now.jobs.size(); ++k) {
+      const auto &a = now.jobs[k], &b = before.jobs[k];
+      if (a.kind != b.kind || a.on->device != b.on->device) return false;
+      if (a.kind == node::kernel) continue;
+      if (a.ranges.size() != b.ranges.size()) return false;
+      for (std::size_t i = 0; i < a.ranges.size(); ++i)
+        if (memory_of(a.ranges[i].memory) != memory_of(b.ranges[i].memory)) return false;
+    }
+    return true;
   }
   /// Kernels, copies and memsets can be captured; the fake's callers have no use for more.
   void refuse_capture(stream_state& s, const char* what) {
