@@ -9,6 +9,7 @@
 #include <hetsched/cuda/find_nics.hpp>
 #include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/hardware.hpp>
+#include <hetsched/cuda/ipc_communicator.hpp>
 #include <hetsched/cuda/local_axis.hpp>
 #include <hetsched/cuda/local_communicator.hpp>
 #include <hetsched/cuda/nccl_api.hpp>

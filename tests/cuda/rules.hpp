@@ -8,6 +8,7 @@
 
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/graphs.hpp>
+#include <hetsched/cuda/ipc_communicator.hpp>
 
 namespace hetsched::test {
 
@@ -24,8 +25,8 @@ struct cuda_rule {
 template <cuda_graph_api Api>
 [[nodiscard]] std::vector<cuda_rule> try_cuda_rules(const Api& api) {
   constexpr std::size_t bytes = std::size_t{1} << 20;
-  constexpr int ok = 0, invalid_value = 1, invalid_handle = 400, illegal_state = 401, not_ready = 600, unsupported = 900,
-                invalidated = 901, unjoined = 904, isolation = 905, captured_event = 907, update_failure = 910;
+  constexpr int ok = 0, invalid_value = 1, other_process = 201, invalid_handle = 400, illegal_state = 401, not_ready = 600,
+                unsupported = 900, invalidated = 901, unjoined = 904, isolation = 905, captured_event = 907, update_failure = 910;
   std::vector<cuda_rule> found;
   const auto tell = [&](const char* call, const char* state, int wanted, int code) {
     found.push_back({call, state, wanted, code});
@@ -159,6 +160,23 @@ template <cuda_graph_api Api>
   (void)api.synchronize(second);
   tell("cudaMemsetAsync", "behind captures that failed", ok, api.set_zero(a, bytes, first));
   tell("cudaStreamSynchronize", "behind captures that failed", ok, api.synchronize(first));
+
+  if constexpr (cuda_ipc_api<Api>) {
+    void *shared = nullptr, *opened = nullptr;
+    typename Api::memory_handle memory{};
+    typename Api::event_handle name{};
+    typename Api::event own{}, again{};
+    (void)api.allocate_shared(shared, bytes);
+    (void)api.create_shared_event(own);
+    tell("cudaIpcGetMemHandle", "of memory of a pool", invalid_value, api.export_memory(a, memory));
+    tell("cudaIpcGetMemHandle", "of cudaMalloc's", ok, api.export_memory(shared, memory));
+    tell("cudaIpcOpenMemHandle", "in the process that has made it", other_process, api.open_memory(opened, memory));
+    tell("cudaIpcGetEventHandle", "of an event for one process", invalid_handle, api.export_event(event, name));
+    tell("cudaIpcGetEventHandle", "of one for several", ok, api.export_event(own, name));
+    tell("cudaIpcOpenEventHandle", "in the process that has made it", other_process, api.open_event(again, name));
+    (void)api.destroy_event(own);
+    (void)api.free_shared(shared);
+  }
 
   void* large = nullptr;
   constexpr std::size_t much = std::size_t{1} << 32;
