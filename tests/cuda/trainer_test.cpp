@@ -719,7 +719,8 @@ struct gate_of_elements {
   }
   tensor_of<In> backward(const tensor_of<Out>& dy, context& c, const fake_queue& q) {
     tensor_of<In> dx(dy.shape(), q);
-    const auto &x = *c, &w = weight[0], &dw = gradient[0];
+    const auto& x = *c;
+    const wide &w = weight[0], &dw = gradient[0];
     cuda_check::launch(
         q, "backward of a gate", {reads(x), reads(w), reads(dy), writes(dx), writes(dw)},
         [x = x.data(), w = w.data(), dy = dy.data(), dx = dx.data(), dw = dw.data(), s = x.shape()](const auto& v) {
