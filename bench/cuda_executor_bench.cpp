@@ -64,6 +64,7 @@ struct instant_cuda {
   }
   static int begin_capture(stream) { return 0; }
   static int end_capture(stream, graph&) { return 0; }
+  static int end_update(stream, graph&, bool& updated) { return updated = true, 0; }
   static int launch(graph, stream) { return 0; }
   static int destroy_graph(graph) { return 0; }
   static void begin_range(const char*) {}

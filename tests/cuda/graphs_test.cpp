@@ -29,9 +29,11 @@ namespace {
 using graphed = cuda_graphed_stage<fake_tensor, fake_stage, cuda_check::api>;
 using channels = cuda_local_communicator<fake_tensor, cuda_check::api>;
 
-/// What run_on_fake does, with stages that are captured; `behind`: called by rank 0 behind each step.
+/// What run_on_fake does, with stages that are captured; `behind`: called by rank 0 behind each step. `again`: all are captured
+/// anew in each.
 outcome_of_step<double> run_graphed(fake_devices& devices, const std::vector<int>& places, const task<double>& t,
-                                    const schedule& order, int steps, const std::function<void(int)>& behind = {}) {
+                                    const schedule& order, int steps, const std::function<void(int)>& behind = {},
+                                    bool again = false) {
   using backend = cuda_backend<cuda_check::api>;
   outcome_of_step<double> result;
   result.losses.assign(t.inputs.size(), 0);
@@ -53,6 +55,8 @@ outcome_of_step<double> run_graphed(fake_devices& devices, const std::vector<int
     for (int i = 0; i < steps; ++i) {
       executor.step(std::span<const fake_tensor>(inputs), std::span<const fake_tensor>(targets), fake_loss);
       if (behind && rank == 0) behind(i);
+      if (again)
+        for (auto& stage : stages) stage.arguments_changed();
     }
     losses[rank].assign(executor.losses().begin(), executor.losses().end());
     for (std::size_t i = 0; i < copies.size(); ++i) {
@@ -104,8 +108,12 @@ TEST_CASE("[threads] captured stages have the bits of those that are not, under 
     cuda_check::machine machine(habits);
     {
       fake_devices devices(cuda_check::api{&machine}, {.records = static_cast<std::size_t>(random.integer(1, 16))});
-      CHECK(run_graphed(devices, places, t, order, 3) == reference(t, order));
+      CHECK(run_graphed(devices, places, t, order, 3, {}, instance % 3 == 0) == reference(t, order));
     }
+    // No update is refused.
+    CHECK(machine.calls("cudaGraphInstantiate") + machine.calls("cudaGraphExecUpdate") ==
+          machine.calls("cudaStreamBeginCapture"));
+    CHECK((machine.calls("cudaGraphExecUpdate") > 0) == (instance % 3 == 0));
     CHECK(machine.calls("cudaGraphLaunch") > 0);
     for (const auto& r : machine.reports()) FAIL_CHECK(r);
     CHECK(machine.leaks().empty());
@@ -138,6 +146,78 @@ TEST_CASE("[threads] a captured stage is one launch each time, and allocates for
   CHECK(kernels[0] > 3 * in_a_step / 2);
   CHECK(in_a_step == kernels[3] - kernels[2]);
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
+}
+
+namespace {
+/// Multiplies by a number, which is an argument of its kernel.
+struct gain_layer {
+  struct context {
+    fake_tensor kept;
+  };
+  double* gain;
+  fake_tensor times(const fake_tensor& x, const fake_queue& q) const {
+    fake_tensor y(x.rows(), x.columns(), q);
+    kernel(q, "a gain", {&x}, {&y}, [to = y.data(), from = x.data(), n = x.size(), by = *gain](const auto& v) {
+      for (std::size_t k = 0; k < n; ++k) v.write(to)[k] = by * v.read(from)[k];
+    });
+    return y;
+  }
+  fake_tensor forward(const fake_tensor& x, context& c, const fake_queue& q) const {
+    c.kept = times(x, q);
+    return times(c.kept, q);
+  }
+  /// Frees what the forward has kept, in a capture that is not the forward's.
+  fake_tensor backward(const fake_tensor& dy, context& c, const fake_queue& q) const {
+    auto dx = times(dy, q);
+    tensor_traits<fake_tensor>::add(dx, c.kept, q);
+    c.kept = {};
+    return dx;
+  }
+  static std::vector<fake_tensor>& parameters() { return nothing(); }
+  static std::vector<fake_tensor>& gradients() { return nothing(); }
+};
+}  // namespace
+
+TEST_CASE(
+    "graphs are updated where numbers have changed that are arguments of kernels, and tensors their size, in the same memory") {
+  cuda_check::machine machine({.seed = 2, .devices = 1});
+  {
+    fake_devices devices(cuda_check::api{&machine});
+    const cuda_graph_backend<cuda_check::api> backend(devices, 0, "rank 0");
+    const auto bound = backend.bind();
+    const auto q = backend.compute_queue();
+    double gain = 1;
+    auto stage = backend.make_stage<fake_tensor>(gain_layer{&gain});
+    auto c = stage.make_context();
+    const auto step = [&](const matrix<double>& x) {
+      const auto y = stage.forward(upload(q, x), c, q);
+      const auto dx = stage.backward(y, c, q);
+      return std::pair(download(q, y).data()[0], download(q, dx).data()[0]);
+    };
+    const auto filled = [](std::size_t rows, double with) {
+      matrix<double> m(rows, 2);
+      std::fill_n(m.data(), rows * 2, with);
+      return m;
+    };
+    std::vector<std::size_t> in_use;
+    for (int i = 0; i < 8; ++i) {
+      gain = 1 + i;
+      if (i > 1) backend.arguments_changed();
+      const double x = 2 + i;
+      CHECK(step(filled(2, x)) == std::pair(gain * gain * x, gain * gain * gain * x + gain * x));
+      in_use.push_back(devices.memory(0).now_bytes);
+    }
+    CHECK(in_use[7] == in_use[3]);
+    CHECK(machine.calls("cudaGraphInstantiate") == 2);
+    CHECK(machine.calls("cudaGraphExecUpdate") == 12);
+    gain = 100;
+    CHECK(step(filled(2, 1)) == std::pair(64.0, 520.0));  // nobody has told
+    backend.arguments_changed();
+    CHECK(step(filled(3, 1)) == std::pair(1e4, 1e6 + 100));
+    CHECK(step(filled(3, 2)) == std::pair(2e4, 2e6 + 200));
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(machine.leaks().empty());
 }
 
 TEST_CASE("what cannot be captured is refused") {

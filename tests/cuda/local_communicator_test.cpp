@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/cuda/ipc_communicator.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/check/check.hpp>
@@ -207,4 +209,54 @@ TEST_CASE("[threads] a rank on a place that is not there is refused") {
   using communicator = cuda_local_communicator<fake_tensor, cuda_check::api>;
   CHECK_THROWS_WITH_AS((void)communicator::connect(devices, {0, 2}), "there is no device 2 among 2", input_error);
   CHECK_THROWS_AS((void)communicator::connect(devices, {-2}), input_error);
+}
+
+TEST_CASE(
+    "[threads] processes of one machine copy by handles of memory and events: random schedules have the bits of one device, "
+    "and no races") {
+  using hosts = thread_communicator<matrix<double>>;
+  using ipc = cuda_ipc_communicator<fake_tensor, cuda_check::api, hosts>;
+  int ran = 0;
+  for (int instance = 0; instance < 120 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    random_source random(static_cast<std::uint64_t>(instance) + 1);
+    const auto order = random_schedule(random, {.swaps = instance % 2 == 0});
+    check_options how;
+    how.semantics = {send_semantics::buffered};
+    if (!check(order, how).empty()) continue;
+    std::vector<int> layers;
+    for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
+    const task<double> t(static_cast<std::uint64_t>(instance), layers, order.microbatches);
+    auto habits = random_habits(random);
+    habits.devices = order.ranks;
+    cuda_check::machine machine(habits);
+    {
+      std::vector<std::unique_ptr<fake_devices>> processes;
+      std::vector<ipc> ends;
+      for (auto& end : hosts::connect(order.ranks)) {
+        const int rank = end.rank();
+        processes.push_back(std::make_unique<fake_devices>(
+            cuda_check::api{&machine, rank}, cuda_options{.records = static_cast<std::size_t>(random.integer(2, 16))}));
+        ends.emplace_back(*processes.back(), rank, std::move(end),
+                          cuda_ipc_options{.slot_bytes = instance % 4 == 0 ? 4096U : 24U});
+      }
+      outcome_of_step<double> found;
+      found.losses.assign(t.inputs.size(), 0);
+      found.gradients.resize(order.rank_of.size());
+      std::vector<std::vector<double>> losses(ends.size());
+      run_on_threads(std::move(ends), [&](ipc& end) {
+        const auto r = static_cast<std::size_t>(end.rank());
+        run_rank<false>(*processes[r], end, end.rank(), t, order, {.deadline_s = 20}, 2, losses[r], found);
+        end.close();
+      });
+      for (const auto& part : losses)
+        for (std::size_t m = 0; m < part.size(); ++m) found.losses[m] += part[m];
+      CHECK(found == reference(t, order));
+    }
+    CHECK(machine.calls("cudaMemcpyPeerAsync") == 0);
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    CHECK(machine.leaks().empty());
+    ran += order.ranks > 1 && machine.calls("cudaIpcOpenMemHandle") > 0;
+  }
+  CHECK(ran > 40 / sanitizer_share);
 }

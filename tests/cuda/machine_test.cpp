@@ -296,6 +296,57 @@ TEST_CASE("[threads] the fake answers as a GPU does: the table that tests/gpu/ru
   }
 }
 
+TEST_CASE("[threads] memory and events of another process: what opens them, who waits for them, and when they may be freed") {
+  cuda_check::machine machine({.devices = 2});
+  const cuda_check::api owner{&machine, 0}, other{&machine, 1};
+  cuda_check::api::stream s[2] = {};
+  cuda_check::api::pool pool{};
+  cuda_check::api::event plain{}, mine{}, theirs{};
+  void *memory = nullptr, *opened = nullptr, *pooled = nullptr, *own = nullptr;
+  for (int d = 0; d < 2; ++d) REQUIRE((owner.set_device(d) == 0 && owner.create_stream(s[d]) == 0));
+  REQUIRE((other.create_pool(1, pool) == 0 && other.allocate(own, 64, pool, s[1]) == 0));
+  REQUIRE((owner.set_device(0) == 0 && owner.allocate_shared(memory, 64) == 0 && owner.create_event(plain) == 0));
+  cuda_check::api::memory_handle handle{};
+  cuda_check::api::event_handle event{};
+  CHECK(owner.export_memory(own, handle) == 1);  // of a pool
+  CHECK(owner.export_memory(static_cast<char*>(memory) + 8, handle) == 1);
+  CHECK(owner.export_memory(memory, handle) == 0);
+  CHECK(owner.open_memory(opened, handle) == 201);  // in the process that has made it
+  CHECK(owner.export_event(plain, event) == 400);
+  CHECK(owner.create_shared_event(mine) == 0);
+  CHECK(owner.export_event(mine, event) == 0);
+  CHECK(owner.open_event(theirs, event) == 201);
+  CHECK(machine.reports().empty());
+
+  REQUIRE(owner.set_zero(memory, 64, s[0]) == 0);
+  REQUIRE(owner.record(mine, s[0]) == 0);
+  REQUIRE(other.set_device(1) == 0);
+  REQUIRE((other.open_memory(opened, handle) == 0 && other.open_event(theirs, event) == 0));
+  REQUIRE(other.copy(own, opened, 64, s[1]) == 0);
+  REQUIRE(machine.reports().size() == 1);  // nobody has waited
+  CHECK(machine.reports()[0].find("in no order") != std::string::npos);
+  REQUIRE(other.wait(s[1], theirs) == 0);
+  REQUIRE(other.copy(own, opened, 64, s[1]) == 0);
+  REQUIRE(other.synchronize(s[1]) == 0);
+  CHECK(machine.reports().size() == 1);
+
+  CHECK(owner.free_shared(memory) == 0);
+  CHECK(machine.reports().back() == "memory is freed that another process has open");
+  CHECK(owner.open_memory(opened, handle) == 1);
+  CHECK(other.close_memory(opened) == 1);
+  CHECK(machine.reports().back() == "memory is closed that is freed");
+  CHECK(owner.destroy_event(mine) == 0);
+  CHECK(other.wait(s[1], theirs) == 400);
+  CHECK(machine.reports().back() == "an event is waited for that is destroyed");
+  CHECK(other.destroy_event(theirs) == 0);
+  CHECK(owner.free_shared(pooled) == 1);
+
+  cuda_check::machine apart({.devices = 2, .reach = false});
+  const cuda_check::api here{&apart, 0}, there{&apart, 1};
+  REQUIRE((here.allocate_shared(memory, 64) == 0 && here.export_memory(memory, handle) == 0 && there.set_device(1) == 0));
+  CHECK(there.open_memory(opened, handle) == 217);
+}
+
 TEST_CASE("[threads] calls wait for room in a launch queue") {
   setting s({.lazy = true, .launch_queue = 8});
   for (int k = 0; k < 100; ++k) REQUIRE(s.cuda.set_zero(s.block[0], 64, s.stream[0][0]) == 0);

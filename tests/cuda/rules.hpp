@@ -8,6 +8,7 @@
 
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/graphs.hpp>
+#include <hetsched/cuda/ipc_communicator.hpp>
 
 namespace hetsched::test {
 
@@ -24,8 +25,8 @@ struct cuda_rule {
 template <cuda_graph_api Api>
 [[nodiscard]] std::vector<cuda_rule> try_cuda_rules(const Api& api) {
   constexpr std::size_t bytes = std::size_t{1} << 20;
-  constexpr int ok = 0, invalid_value = 1, invalid_handle = 400, illegal_state = 401, not_ready = 600, unsupported = 900,
-                invalidated = 901, unjoined = 904, isolation = 905, captured_event = 907;
+  constexpr int ok = 0, invalid_value = 1, other_process = 201, invalid_handle = 400, illegal_state = 401, not_ready = 600,
+                unsupported = 900, invalidated = 901, unjoined = 904, isolation = 905, captured_event = 907, update_failure = 910;
   std::vector<cuda_rule> found;
   const auto tell = [&](const char* call, const char* state, int wanted, int code) {
     found.push_back({call, state, wanted, code});
@@ -116,10 +117,66 @@ template <cuda_graph_api Api>
     if (code != ok) (void)api.free(made, second);
     return code;
   });
+  // A graph of a memset and a copy is to become that of body(): by an update or, where that is refused, anew.
+  const auto update = [&](const char* state, int wanted, const std::function<void()>& body) {
+    typename Api::graph made{};
+    (void)api.begin_capture(first);
+    (void)api.set_zero(a, bytes, first);
+    (void)api.copy(b, a, bytes, first);
+    (void)api.end_capture(first, made);
+    (void)api.launch(made, first);
+    (void)api.begin_capture(first);
+    body();
+    bool updated = false;
+    const int code = api.end_update(first, made, updated);
+    tell("cudaGraphExecUpdate", state, wanted, code != ok ? code : updated ? ok : update_failure);
+    tell("cudaGraphLaunch", (std::string("behind an update: ") + state).c_str(), ok, api.launch(made, first));
+    (void)api.synchronize(first);
+    (void)api.destroy_graph(made);
+  };
+  update("other memory of the device", ok, [&] {
+    (void)api.set_zero(b, bytes, first);
+    (void)api.copy(a, b, bytes, first);
+  });
+  update("fewer nodes", update_failure, [&] { (void)api.set_zero(a, bytes, first); });
+  update("nodes of other kinds", update_failure, [&] {
+    (void)api.copy(b, a, bytes, first);
+    (void)api.set_zero(a, bytes, first);
+  });
+  update("a copy that goes to the host instead", update_failure, [&] {
+    (void)api.set_zero(a, bytes, first);
+    (void)api.copy(pinned, a, bytes, first);
+  });
+  update("nodes that wait for each other no more", update_failure, [&] {
+    (void)api.record(event, first);
+    (void)api.wait(second, event);
+    (void)api.set_zero(a, bytes, first);
+    (void)api.copy(b, pinned, bytes, second);
+    (void)api.record(other, second);
+    (void)api.wait(first, other);
+  });
+
   // Behind all of these, a stream works as ever.
   (void)api.synchronize(second);
   tell("cudaMemsetAsync", "behind captures that failed", ok, api.set_zero(a, bytes, first));
   tell("cudaStreamSynchronize", "behind captures that failed", ok, api.synchronize(first));
+
+  if constexpr (cuda_ipc_api<Api>) {
+    void *shared = nullptr, *opened = nullptr;
+    typename Api::memory_handle memory{};
+    typename Api::event_handle name{};
+    typename Api::event own{}, again{};
+    (void)api.allocate_shared(shared, bytes);
+    (void)api.create_shared_event(own);
+    tell("cudaIpcGetMemHandle", "of memory of a pool", invalid_value, api.export_memory(a, memory));
+    tell("cudaIpcGetMemHandle", "of cudaMalloc's", ok, api.export_memory(shared, memory));
+    tell("cudaIpcOpenMemHandle", "in the process that has made it", other_process, api.open_memory(opened, memory));
+    tell("cudaIpcGetEventHandle", "of an event for one process", invalid_handle, api.export_event(event, name));
+    tell("cudaIpcGetEventHandle", "of one for several", ok, api.export_event(own, name));
+    tell("cudaIpcOpenEventHandle", "in the process that has made it", other_process, api.open_event(again, name));
+    (void)api.destroy_event(own);
+    (void)api.free_shared(shared);
+  }
 
   void* large = nullptr;
   constexpr std::size_t much = std::size_t{1} << 32;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <hetsched/core/random.hpp>
+#include <hetsched/cuda/carried_layer.hpp>
 #include <hetsched/cuda/graphs.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/schedule/passes.hpp>
@@ -612,4 +613,274 @@ TEST_CASE("[threads] ranks whose layers on GPUs begin with other values are name
     }
   });
   for (const auto& text : told) CHECK(text == "layer 0 is not made alike on ranks 0 and 1: parameter 0 begins with other values");
+}
+
+namespace {
+
+/// The upper half of a float.
+struct bf16 {
+  std::uint16_t bits = 0;
+  bf16() = default;
+  explicit bf16(float x) {
+    std::uint32_t all = 0;
+    std::memcpy(&all, &x, sizeof all);
+    bits = static_cast<std::uint16_t>((all + 0x7fff + (all >> 16 & 1)) >> 16);  // to the nearest, ties to even
+  }
+  explicit operator float() const {
+    const std::uint32_t all = std::uint32_t{bits} << 16;
+    float x = 0;
+    std::memcpy(&x, &all, sizeof x);
+    return x;
+  }
+};
+
+template <class Element>
+struct tensor_of {
+  tensor_of() = default;
+  tensor_of(const tensor_shape& s, cuda_buffer<cuda_check::api> b) : extents(s), memory(std::move(b)) {}
+  tensor_of(const tensor_shape& s, const fake_queue& q) : tensor_of(s, {q, s.at(0) * s.at(1) * sizeof(Element)}) {}
+  [[nodiscard]] const tensor_shape& shape() const { return extents; }
+  cuda_buffer<cuda_check::api>& buffer() { return memory; }
+  [[nodiscard]] const cuda_buffer<cuda_check::api>& buffer() const { return memory; }
+  [[nodiscard]] Element* data() const { return static_cast<Element*>(memory.data()); }
+  [[nodiscard]] std::size_t size() const { return memory.bytes() / sizeof(Element); }
+  tensor_shape extents;
+  cuda_buffer<cuda_check::api> memory;
+};
+using wide = tensor_of<float>;
+using narrow = tensor_of<bf16>;
+
+template <class T>
+cuda_check::machine::range reads(const T& t) {
+  return {t.data(), t.memory.bytes(), false};
+}
+template <class T>
+cuda_check::machine::range writes(const T& t) {
+  return {t.data(), t.memory.bytes(), true};
+}
+
+}  // namespace
+
+template <class Element>
+struct hetsched::tensor_traits<tensor_of<Element>>
+    : hetsched::cuda_tensor_traits<tensor_of<Element>, Element, hetsched::cuda_check::api> {
+  static void add(tensor_of<Element>& sum, const tensor_of<Element>& term, const fake_queue& q) {
+    work_on(q, {&term.buffer()}, {&sum.buffer()}, [&] {
+      cuda_check::launch(q, "a sum", {reads(term), reads(sum), writes(sum)},
+                         [to = sum.data(), from = term.data(), n = sum.size()](const auto& v) {
+                           for (std::size_t k = 0; k < n; ++k)
+                             v.write(to)[k] = hetsched::detail::sum_of(v.read(to)[k], v.read(from)[k]);
+                         });
+    });
+  }
+  static void scale(tensor_of<Element>& t, double factor, const fake_queue& q) {
+    work_on(q, {}, {&t.buffer()}, [&] {
+      cuda_check::launch(q, "a scaling", {writes(t)},
+                         [at = t.data(), n = t.size(), f = static_cast<float>(factor)](const auto& v) {
+                           for (std::size_t k = 0; k < n; ++k) v.write(at)[k] = Element(static_cast<float>(v.read(at)[k]) * f);
+                         });
+    });
+  }
+};
+
+namespace {
+
+/// y = tanh(x w), a weight for each column; its numbers and their gradients are floats, whatever comes in and goes out.
+template <class In, class Out>
+void gate_forward(const In* x, const float* w, Out* y, std::size_t rows, std::size_t columns) {
+  for (std::size_t k = 0; k < rows * columns; ++k) y[k] = Out(std::tanh(static_cast<float>(x[k]) * w[k % columns]));
+}
+template <class In, class Out>
+void gate_backward(const In* x, const float* w, const Out* dy, In* dx, float* dw, std::size_t rows, std::size_t columns) {
+  for (std::size_t k = 0; k < rows * columns; ++k) {
+    const float by = w[k % columns], t = std::tanh(static_cast<float>(x[k]) * by);
+    const float slope = static_cast<float>(dy[k]) * (1 - t * t);
+    dw[k % columns] += slope * static_cast<float>(x[k]);
+    dx[k] = In(slope * by);
+  }
+}
+template <class In, class Out>
+struct gate_of_elements {
+  using context = const tensor_of<In>*;
+  gate_of_elements(const std::vector<float>& from, const fake_queue& q) {
+    const tensor_shape shape{1, from.size()};
+    weight.emplace_back(shape, q), gradient.emplace_back(shape, q);
+    cuda_check::launch(q, "a weight", {writes(weight[0])},
+                       [from, to = weight[0].data()](const auto& v) { std::copy(from.begin(), from.end(), v.write(to)); });
+  }
+  tensor_of<Out> forward(const tensor_of<In>& x, context& c, const fake_queue& q) {
+    c = &x;
+    tensor_of<Out> y(x.shape(), q);
+    cuda_check::launch(q, "a gate", {reads(x), reads(weight[0]), writes(y)},
+                       [x = x.data(), w = weight[0].data(), y = y.data(), s = x.shape()](const auto& v) {
+                         gate_forward(v.read(x), v.read(w), v.write(y), s[0], s[1]);
+                       });
+    return y;
+  }
+  tensor_of<In> backward(const tensor_of<Out>& dy, context& c, const fake_queue& q) {
+    tensor_of<In> dx(dy.shape(), q);
+    const auto& x = *c;
+    const wide &w = weight[0], &dw = gradient[0];
+    cuda_check::launch(
+        q, "backward of a gate", {reads(x), reads(w), reads(dy), writes(dx), writes(dw)},
+        [x = x.data(), w = w.data(), dy = dy.data(), dx = dx.data(), dw = dw.data(), s = x.shape()](const auto& v) {
+          gate_backward(v.read(x), v.read(w), v.read(dy), v.write(dx), v.write(dw), s[0], s[1]);
+        });
+    return dx;
+  }
+  std::vector<wide>& parameters() { return weight; }
+  std::vector<wide>& gradients() { return gradient; }
+  std::vector<wide> weight, gradient;
+};
+
+struct descent {
+  static constexpr float rate = 0.25F;
+  [[nodiscard]] static std::string_view name() { return "descent"; }
+  [[nodiscard]] static std::span<const std::string_view> state_names() { return {}; }
+  static void update(wide& w, wide& g, std::span<wide>, const parameter_id&, std::int64_t, const fake_queue& q) {
+    work_on(q, {&g.buffer()}, {&w.buffer()}, [&] {
+      cuda_check::launch(q, "an update", {reads(g), writes(w)}, [g = g.data(), w = w.data(), n = w.size()](const auto& v) {
+        for (std::size_t k = 0; k < n; ++k) v.write(w)[k] -= rate * v.read(g)[k];
+      });
+    });
+  }
+};
+
+/// A step's losses, by hand: layers of floats, with tensors of bf16 numbers between them.
+struct by_hand {
+  static constexpr std::size_t rows = 2, columns = 6;
+  static constexpr int layers = 4, microbatches = 4;
+  std::vector<std::vector<float>> weights;
+  by_hand() {
+    for (int l = 0; l < layers; ++l)
+      for (std::size_t c = 0; c < columns; ++c) {
+        if (c == 0) weights.emplace_back();
+        weights.back().push_back(0.7F + 0.1F * static_cast<float>(l) + 0.03F * static_cast<float>(c));
+      }
+  }
+  static std::vector<float> input(int m) {
+    std::vector<float> x;
+    for (std::size_t k = 0; k < rows * columns; ++k)
+      x.push_back(0.1F * static_cast<float>(m + 1) + 0.05F * static_cast<float>(k));
+    return x;
+  }
+  static double loss_of(const float* y, float* gradient) {  // a mean over rows
+    double sum = 0;
+    for (std::size_t k = 0; k < rows * columns; ++k) {
+      const double d = static_cast<double>(y[k]) - 0.5;
+      sum += 0.5 * d * d / static_cast<double>(rows);
+      gradient[k] = static_cast<float>(d / static_cast<double>(rows));
+    }
+    return sum;
+  }
+  double step() {
+    std::vector<std::vector<float>> sums(layers, std::vector<float>(columns));
+    double loss = 0;
+    for (int m = 0; m < microbatches; ++m) {
+      const auto x = input(m);
+      std::vector<bf16> y[layers], dy[layers];
+      for (auto* all : {y, dy})
+        for (int l = 0; l < layers; ++l) all[l].resize(x.size());
+      std::vector<float> last(x.size()), gradient(x.size()), first(x.size());
+      gate_forward(x.data(), weights[0].data(), y[0].data(), rows, columns);
+      gate_forward(y[0].data(), weights[1].data(), y[1].data(), rows, columns);
+      gate_forward(y[1].data(), weights[2].data(), y[2].data(), rows, columns);
+      gate_forward(y[2].data(), weights[3].data(), last.data(), rows, columns);
+      loss += loss_of(last.data(), gradient.data()) / microbatches;
+      gate_backward(y[2].data(), weights[3].data(), gradient.data(), dy[2].data(), sums[3].data(), rows, columns);
+      gate_backward(y[1].data(), weights[2].data(), dy[2].data(), dy[1].data(), sums[2].data(), rows, columns);
+      gate_backward(y[0].data(), weights[1].data(), dy[1].data(), dy[0].data(), sums[1].data(), rows, columns);
+      gate_backward(x.data(), weights[0].data(), dy[0].data(), first.data(), sums[0].data(), rows, columns);
+    }
+    for (std::size_t l = 0; l < layers; ++l)
+      for (std::size_t c = 0; c < columns; ++c) weights[l][c] -= descent::rate * (sums[l][c] / microbatches);
+    return loss;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("[threads] boundaries of bf16 numbers between layers whose parameters and gradients are floats") {
+  constexpr int steps = 3;
+  std::vector<double> wanted;
+  by_hand whole;
+  for (int i = 0; i < steps; ++i) wanted.push_back(whole.step());
+  const auto wire = carried_shape<wide, narrow>({by_hand::rows, by_hand::columns});
+  CHECK(wire == tensor_shape{by_hand::rows, by_hand::columns / 2});
+  const tensor_shape odd{2, 3};
+  CHECK_THROWS_WITH_AS(((void)carried_shape<wide, narrow>(odd)),
+                       "a row of 6 bytes is carried in elements of 4: expected is a multiple", input_error);
+  for (const int ranks : {1, 2, 4, 3}) {  // the last one's stage has two data ranks
+    CAPTURE(ranks);
+    const bool shared = ranks == 3;
+    std::vector<int> warmups;
+    for (int s = shared ? 2 : ranks; s > 0; --s) warmups.push_back(s);
+    auto layout = even_layout(by_hand::layers, one_f_one_b(warmups, by_hand::microbatches), by_hand::rows);
+    if (shared) layout.pipelines[0].groups = {{.degrees = {.data = 1}}, {.degrees = {.data = 2}}};
+    cuda_check::machine machine({.seed = 7, .devices = 4});
+    std::vector<double> losses;
+    {
+      fake_devices devices(cuda_check::api{&machine});
+      using channels = cuda_local_communicator<wide, cuda_check::api>;
+      hetsched::run_on_threads(channels::connect(devices, numbered_places(ranks)), [&](channels& comm) {
+        const cuda_backend<cuda_check::api> own(devices, comm.rank(), "rank " + std::to_string(comm.rank()));
+        const auto bound = own.bind();
+        const auto q = own.compute_queue();
+        using any = any_layer<wide, fake_queue>;
+        const auto make = [&](int l) -> any {
+          const by_hand start;
+          const auto& w = start.weights[static_cast<std::size_t>(l)];
+          if (l == 0) return cuda_carried_layer<wide, wide, narrow, gate_of_elements<float, bf16>, cuda_check::api>({w, q});
+          if (l + 1 == by_hand::layers)
+            return cuda_carried_layer<wide, narrow, wide, gate_of_elements<bf16, float>, cuda_check::api>({w, q});
+          return cuda_carried_layer<wide, narrow, narrow, gate_of_elements<bf16, bf16>, cuda_check::api>({w, q},
+                                                                                                         {by_hand::columns});
+        };
+        const auto loss = [](const wide& y, const wide&, const fake_queue& on, double& value) {
+          wide gradient(y.shape(), on);
+          cuda_check::launch(
+              on, "loss", {reads(y), writes(gradient), {&value, sizeof value, true}},
+              [y = y.data(), g = gradient.data(), n = y.size(), &value, rows = static_cast<double>(y.shape()[0])](const auto& v) {
+                double sum = 0;
+                for (std::size_t k = 0; k < n; ++k) {
+                  const double d = static_cast<double>(v.read(y)[k]) - 0.5;
+                  sum += 0.5 * d * d / rows;
+                  v.write(g)[k] = static_cast<float>(d / rows);
+                }
+                *v.write(&value) = sum;
+              });
+          return gradient;
+        };
+        auto trainer = make_trainer<wide>(
+            layout, make,
+            [](int, int rows) {
+              return carried_shape<wide, narrow>({static_cast<std::size_t>(rows), by_hand::columns});
+            },
+            comm, descent{}, {.deadline_s = 20}, own);
+        std::vector<wide> inputs, targets;
+        const auto part = trainer.samples();
+        for (int m = 0; m < by_hand::microbatches; ++m) {
+          const auto all = by_hand::input(m);
+          const std::vector<float> mine(all.begin() + part.first * static_cast<std::int64_t>(by_hand::columns),
+                                        all.begin() + (part.first + part.size()) * static_cast<std::int64_t>(by_hand::columns));
+          wide& x = inputs.emplace_back(tensor_shape{static_cast<std::size_t>(part.size()), by_hand::columns}, q);
+          cuda_check::launch(q, "an input", {writes(x)},
+                             [mine, to = x.data()](const auto& v) { std::copy(mine.begin(), mine.end(), v.write(to)); });
+          targets.emplace_back(x.shape(), q);
+        }
+        for (int i = 0; i < steps; ++i) {
+          const auto done = trainer.step(std::span<const wide>(inputs), std::span<const wide>(targets), loss);
+          if (comm.rank() == 0) losses.push_back(done.loss);
+        }
+        q.finish();
+      });
+    }
+    REQUIRE(losses.size() == steps);
+    for (std::size_t i = 0; i < steps; ++i)
+      if (shared)
+        CHECK(losses[i] == doctest::Approx(wanted[i]).epsilon(1e-6));
+      else
+        CHECK(losses[i] == wanted[i]);
+    expect_clean(machine);
+  }
 }

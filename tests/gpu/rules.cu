@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -10,6 +11,8 @@
 #include <vector>
 
 #include <cuda_runtime.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <hetsched/cuda/runtime.hpp>
 
@@ -349,6 +352,77 @@ void pool_reuse() {
   (void)api.synchronize(t);
 }
 
+// What the one process of two_processes() writes to the other.
+struct shared_names {
+  hetsched::cuda_runtime::memory_handle memory;
+  hetsched::cuda_runtime::event_handle event;
+};
+constexpr std::size_t shared_bytes = std::size_t{64} << 20;
+constexpr int shared_value = 7;
+
+// The owner, of a program of its own: by standard input and output.
+void owner() {
+  if (!std::getenv("RULES_OWNER")) return;
+  const hetsched::cuda_runtime api;
+  void* memory = nullptr;
+  cudaStream_t s{};
+  cudaEvent_t e{};
+  shared_names names{};
+  const bool made = api.allocate_shared(memory, shared_bytes) == 0 && api.create_stream(s) == 0 &&
+                    api.create_shared_event(e) == 0 && cudaMemsetAsync(memory, shared_value, shared_bytes, s) == 0 &&
+                    api.record(e, s) == 0 && api.export_memory(memory, names.memory) == 0 &&
+                    api.export_event(e, names.event) == 0;
+  char over = 0;
+  if (made && write(1, &names, sizeof names) == sizeof names) (void)!read(0, &over, 1);
+  std::exit(0);
+}
+void two_processes() {
+  int down[2] = {}, up[2] = {};
+  if (pipe(down) != 0 || pipe(up) != 0) throw std::runtime_error("no pipe");
+  const pid_t other = fork();
+  if (other == 0) {
+    dup2(down[0], 0), dup2(up[1], 1);
+    for (const int end : {down[0], down[1], up[0], up[1]}) close(end);
+    setenv("RULES_OWNER", "1", 1);
+    execl("/proc/self/exe", "rules", "owner", static_cast<char*>(nullptr));
+    _exit(1);
+  }
+  close(down[0]), close(up[1]);
+  shared_names names{};
+  const bool told = read(up[0], &names, sizeof names) == sizeof names;
+  row("memory and an event of another process are named", told, "");
+  if (told) {
+    const hetsched::cuda_runtime api;
+    void *memory = nullptr, *own = nullptr;
+    cudaStream_t s{};
+    cudaEvent_t e{};
+    (void)api.create_stream(s);
+    (void)cudaMalloc(&own, shared_bytes);
+    const int opens = api.open_memory(memory, names.memory), opens_event = api.open_event(e, names.event);
+    row("they are opened", opens == 0 && opens_event == 0, std::to_string(opens) + ", " + std::to_string(opens_event));
+    if (opens == 0 && opens_event == 0) {
+      const int waits = api.wait(s, e), copies = api.copy(own, memory, shared_bytes, s), ends = api.synchronize(s);
+      std::vector<char> found(shared_bytes);
+      (void)cudaMemcpy(found.data(), own, shared_bytes, cudaMemcpyDefault);
+      row("copied behind the event",
+          waits == 0 && copies == 0 && ends == 0 &&
+              std::count(found.begin(), found.end(), shared_value) == static_cast<std::ptrdiff_t>(shared_bytes),
+          "");
+      constexpr int times = 20;
+      const auto begin = clock_type::now();
+      for (int k = 0; k < times; ++k) (void)api.copy(own, memory, shared_bytes, s);
+      (void)api.synchronize(s);
+      row("copies from another process", true, number("%.1f GB/s", times * shared_bytes / seconds_since(begin) / 1e9));
+    }
+    const int closes = opens == 0 ? api.close_memory(memory) : 0, ends = opens_event == 0 ? api.destroy_event(e) : 0;
+    row("they are closed", closes == 0 && ends == 0, "");
+    (void)cudaFree(own);
+  }
+  close(down[1]), close(up[0]);
+  int status = 0;
+  (void)waitpid(other, &status, 0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -359,5 +433,7 @@ int main(int argc, char** argv) {
                      {"pending_errors", pending_errors},
                      {"queue_depth", queue_depth},
                      {"call_times", call_times},
-                     {"pool_reuse", pool_reuse}});
+                     {"pool_reuse", pool_reuse},
+                     {"two_processes", two_processes},
+                     {"owner", owner}});
 }

@@ -12,11 +12,11 @@
 #include <exception>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
-#include <set>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -76,7 +76,8 @@ struct cuda_memory_use {
 namespace detail {
 
 /// The memory of work that is captured: graphs use the same whenever they are launched, so it stays until this ends. What is
-/// freed during the capture may serve again in it, behind what uses it on other queues.
+/// freed during the capture may serve again in it, behind what uses it on other queues; what comes back otherwise serves again
+/// in the next capture, whose graph takes the place of this one's.
 template <cuda_api Api>
 class captured_memory {
  public:
@@ -87,10 +88,11 @@ class captured_memory {
     try {
       for (auto& owner : std::exchange(kept_, {})) q_.devices().keep(q_, std::move(owner), {});  // behind what was launched last
       settle();
-      for (const auto& [memory, bytes] : all_) q_.devices().forget_captured(q_, memory, bytes);
+      for (const auto& [memory, b] : all_) q_.devices().forget_captured(q_, memory, b.bytes);
     } catch (const std::exception&) {
       // The device has failed, and the next call says so.
     }
+    q_.devices().disown_captured(q_, *this);
   }
 
   [[nodiscard]] void* allocate(std::size_t bytes) {
@@ -113,18 +115,32 @@ class captured_memory {
         for (const auto& m : found.uses) q_.wait(m);
         return found.memory;
       }
+      if (const auto spare = spare_.find(bytes); spare != spare_.end()) {
+        void* const found = spare_.extract(spare).mapped();
+        all_.at(found).capture = captures_;
+        return found;
+      }
     }
-    auto* const made = q_.devices().allocate_captured(q_, bytes);
+    auto* const made = q_.devices().allocate_captured(q_, bytes, *this);
     const std::lock_guard lock(guard_);
-    all_.emplace_back(made, bytes);
+    all_.emplace(made, block{bytes, captures_});
     return made;
   }
   /// Whether it was from here; then it may serve again.
   [[nodiscard]] bool reuse(void* memory, std::size_t bytes, const std::vector<cuda_moment<Api>>& uses) {
     const std::lock_guard lock(guard_);
-    if (std::none_of(all_.begin(), all_.end(), [&](const auto& b) { return b.first == memory; })) return false;
-    idle_.push_back({memory, bytes, uses});
+    const auto found = all_.find(memory);
+    if (found == all_.end()) return false;
+    if (found->second.capture == captures_)
+      idle_.push_back({memory, bytes, uses});
+    else
+      returned_.push_back(memory);
     return true;
+  }
+  /// From here, freed outside of this capture.
+  void put_back(void* memory) {
+    const std::lock_guard lock(guard_);
+    returned_.push_back(memory);
   }
   /// Memory from before the capture, to be freed behind it. What is captured has no use for it.
   void free_later(void* memory, std::size_t bytes, std::vector<cuda_moment<Api>> uses) {
@@ -133,7 +149,11 @@ class captured_memory {
     later_.push_back({memory, bytes, std::move(uses)});
   }
   /// Behind a capture that has failed: the memory stays until the pool ends, as whoever has it may not know.
-  void abandon() { all_.clear(); }
+  void abandon() {
+    q_.devices().disown_captured(q_, *this);
+    const std::lock_guard lock(guard_);
+    all_.clear(), idle_.clear(), returned_.clear(), spare_.clear();
+  }
   /// Until this ends.
   void keep(std::shared_ptr<const void> owner) {
     const std::lock_guard lock(guard_);
@@ -143,8 +163,20 @@ class captured_memory {
   void settle() {
     for (auto& f : std::exchange(later_, {})) q_.devices().free(q_, f.memory, f.bytes, f.uses);
   }
+  /// Before another capture. It makes the same choices as the first one did, and so a graph of the same form: what lies idle is
+  /// behind all that was launched, and nothing has to wait for it.
+  void restart() {
+    const std::lock_guard lock(guard_);
+    for (const auto& f : std::exchange(idle_, {})) returned_.push_back(f.memory);
+    for (void* m : std::exchange(returned_, {})) spare_.emplace(all_.at(m).bytes, m);
+    ++captures_;
+  }
 
  private:
+  struct block {
+    std::size_t bytes;
+    int capture;  ///< in which it was given out last
+  };
   struct freed {
     void* memory;
     std::size_t bytes;
@@ -152,8 +184,11 @@ class captured_memory {
   };
   cuda_queue<Api> q_;
   std::mutex guard_;  ///< other threads free what they got from the queue
-  std::vector<std::pair<void*, std::size_t>> all_;
+  std::map<void*, block> all_;
   std::vector<freed> idle_, later_;
+  std::vector<void*> returned_;              ///< that are nobody's any more, but the graph's
+  std::multimap<std::size_t, void*> spare_;  ///< by bytes: of earlier captures
+  int captures_ = 0;
   std::vector<std::shared_ptr<const void>> kept_;
 };
 
@@ -258,7 +293,7 @@ class cuda_devices {
     return allocate_on(q, bytes, q.stream());
   }
   /// The same for work of q that is captured; to be used behind what this has enqueued elsewhere.
-  [[nodiscard]] void* allocate_captured(const cuda_queue<Api>& q, std::size_t bytes) {
+  [[nodiscard]] void* allocate_captured(const cuda_queue<Api>& q, std::size_t bytes, detail::captured_memory<Api>& owner) {
     auto& p = *at(pools_, q.device());
     {
       const std::lock_guard lock(guard_);
@@ -268,11 +303,18 @@ class cuda_devices {
     {
       const std::lock_guard lock(p.captured_guard);
       p.has_captured = true;
-      p.captured.insert(made);
+      p.captured.insert_or_assign(made, &owner);
     }
     const std::lock_guard lock(p.allocates_guard);
     p.allocates->finish();  // a graph cannot wait for it; it is made once
     return made;
+  }
+  /// What is captured memory stays it, but nobody's who is told what comes back.
+  void disown_captured(const cuda_queue<Api>& q, const detail::captured_memory<Api>& owner) {
+    auto& p = *at(pools_, q.device());
+    const std::lock_guard lock(p.captured_guard);
+    for (auto& [memory, of] : p.captured)
+      if (of == &owner) of = nullptr;
   }
   /// Frees it behind what is on q.
   void forget_captured(const cuda_queue<Api>& q, void* memory, std::size_t bytes) {
@@ -340,7 +382,7 @@ class cuda_devices {
       const std::lock_guard no_capture(q.own()->capture_guard());
       auto* const capturing = q.own()->capturing();
       if (capturing && capturing->reuse(memory, bytes, uses)) return;
-      if (is_captured(p, memory)) return;  // its graph's
+      if (goes_back_to_graph(p, memory)) return;
       if (capturing) return capturing->free_later(memory, bytes, uses);
       count_free(p, bytes);
       if (!adopted_.free) free_behind(p, q, memory, uses);
@@ -392,7 +434,7 @@ class cuda_devices {
     std::mutex allocates_guard;              ///< the stream is of one thread at a time
     std::atomic<bool> has_captured = false;
     std::mutex captured_guard;
-    std::set<void*> captured;  ///< memory of graphs
+    std::map<void*, detail::captured_memory<Api>*> captured;  ///< memory of graphs, and whose it is; null: of one that has failed
     cuda_memory_use use;
   };
 
@@ -504,10 +546,13 @@ class cuda_devices {
       if (at(pools_, d)) return {api_, d, "pinned memory"};
     return {};
   }
-  static bool is_captured(pool& p, void* memory) {
+  static bool goes_back_to_graph(pool& p, void* memory) {
     if (!p.has_captured) return false;
     const std::lock_guard lock(p.captured_guard);
-    return p.captured.contains(memory);
+    const auto found = p.captured.find(memory);
+    if (found == p.captured.end()) return false;
+    if (found->second) found->second->put_back(memory);
+    return true;
   }
   static void count_free(pool& p, std::size_t bytes) {
     const std::lock_guard lock(p.guard);

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <string>
@@ -25,13 +27,20 @@ namespace hetsched {
 ///                               meanwhile [cudaStreamBeginCapture, relaxed]
 ///   end_capture(stream, graph&) ends that, also after a failure, and makes it ready to be launched [cudaStreamEndCapture,
 ///                               cudaGraphInstantiate]
+///   end_update(stream, graph&, bool& updated)
+///                               ends it, too, and makes the graph do this work from its next launch on: with the nodes that it
+///                               has and other arguments, if they are so many and of the same kinds and order; else the old graph
+///                               is destroyed, and the new one is not `updated` [cudaStreamEndCapture, cudaGraphExecUpdate]. A
+///                               failure changes nothing
 ///   launch(graph, stream)       [cudaGraphLaunch]
 ///   destroy_graph(graph)        [cudaGraphExecDestroy]
 /// Not checked: any of that.
 template <class A>
-concept cuda_graph_api = cuda_api<A> && requires(const A& a, typename A::stream s, typename A::graph g, typename A::graph& made) {
+concept cuda_graph_api = cuda_api<A> &&
+    requires(const A& a, typename A::stream s, typename A::graph g, typename A::graph& made, bool& updated) {
   { a.begin_capture(s) } -> std::same_as<int>;
   { a.end_capture(s, made) } -> std::same_as<int>;
+  { a.end_update(s, made, updated) } -> std::same_as<int>;
   { a.launch(g, s) } -> std::same_as<int>;
   { a.destroy_graph(g) } -> std::same_as<int>;
 };
@@ -49,8 +58,39 @@ class cuda_graph {
   /// The same of several queues, which may wait for each other's moments in it. What was enqueued on them before is done.
   template <class Body>
   cuda_graph(std::vector<cuda_queue<Api>> queues, Body&& body) : queues_(std::move(queues)) {
-    auto& first = *queues_.front().own();
     for (const auto& q : queues_) memory_.push_back(std::make_unique<captured_memory<Api>>(q));
+    capture(
+        body, [&](auto& first) { return first.end_capture(graph_); }, [&] { (void)first().api().destroy_graph(graph_); });
+  }
+  cuda_graph(const cuda_graph&) = delete;
+  cuda_graph& operator=(const cuda_graph&) = delete;
+  ~cuda_graph() { (void)first().api().destroy_graph(graph_); }
+
+  /// Captures what body() enqueues on the same queues now, in place of what there was. Where that is the same work with other
+  /// arguments, and CUDA takes it, the graph is not made again. Launches from before are as they were.
+  /// Requires: no other graph uses memory of this one, unless it is captured again before its next launch.
+  /// Returns whether the graph was updated, not made again.
+  /// Throws: as the constructor; then it must not be launched any more.
+  template <class Body>
+  bool update(Body&& body) {
+    for (auto& m : memory_) m->restart();
+    bool updated = false;
+    capture(
+        body, [&](auto& first) { return first.end_update(graph_, updated); }, [] {});
+    return updated;
+  }
+  /// On the first queue.
+  void launch() const {
+    const auto current = first().make_current();
+    first().require(first().api().launch(graph_, first().stream()), "cudaGraphLaunch");
+  }
+
+ private:
+  [[nodiscard]] cuda_stream<Api>& first() const { return *queues_.front().own(); }
+  /// end(stream) -> code ends a capture; undo() where that has worked, but body has not.
+  template <class Body, class End, class Undo>
+  void capture(Body&& body, End&& end, Undo&& undo) {
+    auto& first = this->first();
     const auto current = first.make_current();
     first.require(first.begin_capture(*memory_.front(), queues_.size() > 1), "cudaStreamBeginCapture");
     std::exception_ptr failure;
@@ -66,26 +106,15 @@ class cuda_graph {
       body();
     });
     for (std::size_t k = 1; k < queues_.size(); ++k) unless_it_fails([&] { queues_[k].own()->leave_capture(); });
-    const int code = first.end_capture(graph_);
+    const int code = end(first);
     if (failure || code != 0)
       for (auto& m : memory_) m->abandon();
-    if (failure && code == 0) (void)first.api().destroy_graph(graph_);
+    if (failure && code == 0) undo();
     if (failure) std::rethrow_exception(failure);
     first.require(code, "cudaStreamEndCapture");
     for (auto& m : memory_) m->settle();
   }
-  cuda_graph(const cuda_graph&) = delete;
-  cuda_graph& operator=(const cuda_graph&) = delete;
-  ~cuda_graph() { (void)queues_.front().api().destroy_graph(graph_); }
 
-  /// On the first queue.
-  void launch() const {
-    auto& first = *queues_.front().own();
-    const auto current = first.make_current();
-    first.require(first.api().launch(graph_, first.stream()), "cudaGraphLaunch");
-  }
-
- private:
   std::vector<cuda_queue<Api>> queues_;
   std::vector<std::unique_ptr<captured_memory<Api>>> memory_;  ///< by queue
   typename Api::graph graph_{};
@@ -97,8 +126,9 @@ class cuda_graph {
 /// of forward, backward and its halves enqueues becomes a CUDA graph, and from then on one launch does it, between copies of
 /// what comes in and of what goes out. So the host's time is that of a few calls, however many kernels the layers have.
 /// Schedules and transports are as ever.
-/// Requires: the layers' calls depend on nothing that changes from step to step but what tensors hold; shapes and parameters
-/// stay where they are. Not checked.
+/// What else changes, such as a number or a place in memory that is an argument of a kernel, is told by arguments_changed().
+/// Requires: the layers' calls depend on nothing that changes from step to step but what tensors hold and what is told; shapes
+/// and parameters stay where they are. Not checked.
 /// Throws: input_error for a rank on the host, whose work nobody can capture, and for layers that wait for the device or for
 /// other queues, such as collectives over NCCL; cuda_error.
 template <class Tensor, class Stage, cuda_graph_api Api>
@@ -107,6 +137,7 @@ class cuda_graphed_stage {
   struct piece {
     std::unique_ptr<detail::cuda_graph<Api>> graph;  ///< ends last: the output is in its memory
     bool has_run = false;
+    std::uint64_t arguments = 0;  ///< the version that is captured
     Tensor input, output;
   };
 
@@ -116,8 +147,15 @@ class cuda_graphed_stage {
     typename Stage::context own;  ///< ends first: what is in it may be a graph's
   };
 
-  /// Not `captures`: it works as the stage itself.
-  explicit cuda_graphed_stage(Stage stage, bool captures = true) : stage_(std::move(stage)), captures_(captures) {}
+  /// Not `captures`: it works as the stage itself. `arguments`: a number that changes when those do; null: one of its own.
+  explicit cuda_graphed_stage(Stage stage, bool captures = true, std::shared_ptr<std::uint64_t> arguments = nullptr)
+      : stage_(std::move(stage)),
+        captures_(captures),
+        arguments_(arguments ? std::move(arguments) : std::make_shared<std::uint64_t>(0)) {}
+
+  /// What is captured is captured again when it is next used, with the arguments that calls have then, and its graphs are
+  /// updated, or made again where work has another form. Between steps; on the thread of the stage.
+  void arguments_changed() { ++*arguments_; }
 
   [[nodiscard]] context make_context() {
     return {.forward = {}, .backward = {}, .input = {}, .weight = {}, .own = detail::make_context(stage_)};
@@ -137,7 +175,7 @@ class cuda_graphed_stage {
     auto& p = c.weight;
     if (!captures_) return detail::backward_weight<Tensor>(stage_, dy, c.own, q);
     if (!std::exchange(p.has_run, true)) return body();
-    if (!p.graph) p.graph = std::make_unique<detail::cuda_graph<Api>>(q, body);
+    capture(p, q, body);
     p.graph->launch();
   }
   [[nodiscard]] decltype(auto) parameters() { return stage_.parameters(); }
@@ -151,10 +189,12 @@ class cuda_graphed_stage {
     if (!captures_) return body(in);
     if (q.on_host()) throw input_error("a rank on the host has no CUDA graphs: its stage is to be used as it is");
     const bool is_first = !std::exchange(p.has_run, true);
-    if (is_first) p.input = traits::make(detail::shape_of(in), q);
+    const bool has_changed = p.graph && p.arguments != *arguments_;
+    if (is_first || (has_changed && !std::ranges::equal(detail::shape_of(in), detail::shape_of(std::as_const(p.input)))))
+      p.input = traits::make(detail::shape_of(in), q);
     traits::assign(p.input, in, q);
     if (is_first) return body(std::as_const(p.input));
-    if (!p.graph) p.graph = std::make_unique<detail::cuda_graph<Api>>(q, [&] { p.output = body(std::as_const(p.input)); });
+    capture(p, q, [&] { p.output = body(std::as_const(p.input)); });
     p.graph->launch();
     traits::buffer(p.output).end_write(q, q.record());
     Tensor out = traits::make(detail::shape_of(std::as_const(p.output)), q);
@@ -162,8 +202,19 @@ class cuda_graphed_stage {
     return out;
   }
 
+  /// Unless it is captured as it would be now.
+  template <class Body>
+  void capture(piece& p, const queue& q, Body&& body) const {
+    if (!p.graph)
+      p.graph = std::make_unique<detail::cuda_graph<Api>>(q, body);
+    else if (p.arguments != *arguments_)
+      p.graph->update(body);
+    p.arguments = *arguments_;
+  }
+
   Stage stage_;
   bool captures_;
+  std::shared_ptr<std::uint64_t> arguments_;
 };
 
 /// A cuda_backend for trainers whose stages are captured. Gradients have to stay where they are: not at ZeRO stage 2.
@@ -179,12 +230,15 @@ class cuda_graph_backend : public cuda_backend<Api> {
 
   template <class Tensor, class Stage>
   [[nodiscard]] stage<Tensor, Stage> make_stage(Stage s) const {
-    return stage<Tensor, Stage>(std::move(s), captures_);
+    return stage<Tensor, Stage>(std::move(s), captures_, arguments_);
   }
   [[nodiscard]] bool captures() const { return captures_; }
+  /// Of all stages that it has made: see cuda_graphed_stage.
+  void arguments_changed() const { ++*arguments_; }
 
  private:
   bool captures_;
+  std::shared_ptr<std::uint64_t> arguments_ = std::make_shared<std::uint64_t>(0);
 };
 
 }  // namespace hetsched

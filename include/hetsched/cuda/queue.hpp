@@ -184,6 +184,14 @@ class cuda_stream {
     together_ = nullptr;
     return api_.end_capture(stream_, made);
   }
+  /// The same, where what was captured takes the place of a graph's work.
+  template <class Graph>
+  [[nodiscard]] int end_update(Graph& changed, bool& updated) {
+    const std::lock_guard lock(capture_guard_);
+    capturing_ = nullptr;
+    together_ = nullptr;
+    return api_.end_update(stream_, changed, updated);
+  }
   /// For the thread that uses the stream; for others while they hold capture_guard().
   [[nodiscard]] captured_memory<Api>* capturing() const { return capturing_; }
   /// No capture begins or ends while it is held: other threads free on the stream what they got from here.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include <cuda_runtime_api.h>
 #include <nvtx3/nvToolsExt.h>
@@ -13,6 +14,7 @@
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/hardware.hpp>
+#include <hetsched/cuda/ipc_communicator.hpp>
 
 namespace hetsched {
 
@@ -23,6 +25,8 @@ struct cuda_runtime {
   using event = cudaEvent_t;
   using pool = cudaMemPool_t;
   using graph = cudaGraphExec_t;
+  using memory_handle = cudaIpcMemHandle_t;
+  using event_handle = cudaIpcEventHandle_t;
 
   static int device_count(int& count) { return told(cudaGetDeviceCount(&count)); }
   static int get_device(int& device) { return told(cudaGetDevice(&device)); }
@@ -110,8 +114,39 @@ struct cuda_runtime {
     (void)cudaGraphDestroy(found);
     return code;
   }
+  static int end_update(stream s, graph& g, bool& updated) {
+    updated = false;
+    cudaGraph_t found{};
+    if (const int code = told(cudaStreamEndCapture(s, &found)); code != 0) return code;
+    cudaGraphExecUpdateResultInfo why{};
+    int code = told(cudaGraphExecUpdate(g, found, &why));
+    updated = code == 0;
+    if (code == cudaErrorGraphExecUpdateFailure) {
+      graph made{};
+      code = told(cudaGraphInstantiate(&made, found, 0));
+      if (code == 0) (void)cudaGraphExecDestroy(std::exchange(g, made));
+    }
+    (void)cudaGraphDestroy(found);
+    return code;
+  }
   static int launch(graph g, stream s) { return told(cudaGraphLaunch(g, s)); }
   static int destroy_graph(graph g) { return told(cudaGraphExecDestroy(g)); }
+  /// Whole pages of the device: what is opened elsewhere shares them with nothing else.
+  static int allocate_shared(void*& made, std::size_t bytes) {
+    constexpr std::size_t page = std::size_t{2} << 20;
+    return told(cudaMalloc(&made, (bytes + page - 1) / page * page));
+  }
+  static int free_shared(void* memory) { return told(cudaFree(memory)); }
+  static int export_memory(void* memory, memory_handle& made) { return told(cudaIpcGetMemHandle(&made, memory)); }
+  static int open_memory(void*& made, memory_handle from) {
+    return told(cudaIpcOpenMemHandle(&made, from, cudaIpcMemLazyEnablePeerAccess));
+  }
+  static int close_memory(void* memory) { return told(cudaIpcCloseMemHandle(memory)); }
+  static int create_shared_event(event& e) {
+    return told(cudaEventCreateWithFlags(&e, cudaEventDisableTiming | cudaEventInterprocess));
+  }
+  static int export_event(event e, event_handle& made) { return told(cudaIpcGetEventHandle(&made, e)); }
+  static int open_event(event& made, event_handle from) { return told(cudaIpcOpenEventHandle(&made, from)); }
   static int properties(int device, cuda_properties& found) {
     cudaDeviceProp all{};
     if (const int code = told(cudaGetDeviceProperties(&all, device)); code != 0) return code;
@@ -143,6 +178,7 @@ struct cuda_runtime {
   }
 };
 
-static_assert(cuda_api<cuda_runtime> && cuda_graph_api<cuda_runtime> && cuda_query_api<cuda_runtime>);
+static_assert(cuda_api<cuda_runtime> && cuda_graph_api<cuda_runtime> && cuda_query_api<cuda_runtime> &&
+              cuda_ipc_api<cuda_runtime>);
 
 }  // namespace hetsched

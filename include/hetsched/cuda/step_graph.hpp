@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <deque>
 #include <exception>
@@ -57,15 +58,22 @@ namespace detail {
   return found;
 }
 
+struct no_update {
+  template <class Stage, class Queue>
+  void operator()(Stage&, const Queue&) const {}
+};
+
 }  // namespace detail
 
 /// A pipeline on the GPUs of this process, a GPU for each rank or some for several, that one thread drives: its first step is
 /// enqueued call by call, the second is captured, on all GPUs together, and from then on a step is one launch of a CUDA graph.
 /// Tensors go from device to device in it, so neither threads nor a communicator have a part in it.
 /// Gradients are those of pipeline_executor, to the last bit: of the mean loss over all microbatches, in both directions.
+/// Where arguments of kernels have changed, such as a number, or where tensors lie, a step is captured again, and the graph is
+/// updated with them; where its work has another form it is made again.
 /// Tensor: with traits that derive from cuda_tensor_traits.
-/// Requires: the layers' calls and the loss depend on nothing that changes from step to step but what tensors hold; shapes,
-/// parameters and gradients stay where they are. Not checked. One thread at a time.
+/// Requires: the layers' calls and the loss depend on nothing that changes from step to step but what tensors hold, or what
+/// arguments_changed() tells; parameters and gradients stay where they are. Not checked. One thread at a time.
 /// Source: CUDA C++ Programming Guide, CUDA Graphs, Cross-stream Dependencies and Events.
 template <class Tensor, class Stage, cuda_graph_api Api>
 class cuda_step_graph {
@@ -128,29 +136,35 @@ class cuda_step_graph {
   /// On which its stage's parameters are updated: what is enqueued there is behind the step before, and before the next one.
   [[nodiscard]] const queue& queue_of(int direction, int s) const { return at(queues_, order_.rank(direction, s)); }
 
-  /// Enqueues a step. `inputs`, `targets`: of each microbatch, the same tensors every time, of which the numbers may change; on
-  /// the device of the first, or the last, stage or in pinned memory. `loss`: (const Tensor& output, const Tensor& target, queue,
-  /// double& value) -> Tensor, the gradient, which enqueues its work; that of the first two steps stays.
-  /// Throws: input_error for wrong numbers of them, other tensors, and for what waits for the host where it is captured;
-  /// cuda_error; what layers and loss throw. Behind any of these it cannot be used again.
-  template <class Loss>
-  void step(std::span<const Tensor> inputs, std::span<const Tensor> targets, const Loss& loss) {
+  /// Enqueues a step. `inputs`, `targets`: of each microbatch, on the device of the first, or the last, stage or in pinned
+  /// memory; where they lie elsewhere than in the step before, arguments have changed. `loss`: (const Tensor& output, const
+  /// Tensor& target, queue, double& value) -> Tensor, the gradient, which enqueues its work. `update`: (Stage&, queue), enqueues
+  /// on the queue of each stage of each direction what follows when its gradients are there, such as an optimizer's work; what it
+  /// writes is gradients, parameters and what it alone uses. Calls of both are those of the last step that was captured. Throws:
+  /// input_error for wrong numbers of them, and for what waits for the host where it is captured; cuda_error; what layers, loss
+  /// and update throw. Behind the last three it cannot be used again.
+  template <class Loss, class Update = detail::no_update>
+  void step(std::span<const Tensor> inputs, std::span<const Tensor> targets, const Loss& loss, const Update& update = {}) {
     const auto count = as_size(order_.microbatches);
     if (inputs.size() != count || targets.size() != count)
       throw input_error("a step needs one input and one target per microbatch");
+    inputs_ = inputs.data();
+    targets_ = targets.data();
+    std::vector<const void*> memory;
+    for_each_shared([&](const Tensor& t, int) { memory.push_back(traits::buffer(t).data()); });
+    if (memory != memory_) arguments_changed();
+    memory_ = std::move(memory);
+    if constexpr (!std::same_as<Update, detail::no_update>) updates_ = true;
     if (steps_++ == 0) {
-      inputs_ = inputs.data();
-      targets_ = targets.data();
-    }
-    if (inputs.data() != inputs_ || targets.data() != targets_)
-      throw input_error("a captured step has the inputs and targets of the first: what changes is what is in them");
-    if (steps_ == 1) {
-      enqueue(loss);
+      enqueue(loss, update);
       return mark_end();
     }
-    if (!graph_) capture(loss);
+    if (std::exchange(has_changed_, false) || !graph_) capture(loss, update);
     launch();
   }
+  /// The next step is captured again, with the arguments that calls have then: the host's time is that of its first step once
+  /// more. What changes in each step is better kept in tensors.
+  void arguments_changed() { has_changed_ = true; }
   /// Of the last step, per microbatch; waits for its end. Throws: cuda_error.
   [[nodiscard]] std::span<const double> losses() const {
     for (const auto& q : queues_) q.finish();
@@ -193,8 +207,8 @@ class cuda_step_graph {
     }
   }
 
-  template <class Loss>
-  void capture(const Loss& loss) {
+  template <class Loss, class Update>
+  void capture(const Loss& loss, const Update& update) {
     std::vector<queue> all = queues_;
     for (const auto& q : arrivals_)
       if (q) all.push_back(*q);
@@ -202,9 +216,10 @@ class cuda_step_graph {
     hops_.clear();
     const queue host(queues_.front().devices());
     for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, host); });
-    for_each_gradient([&](Tensor& g, int) { traits::buffer(g).begin_write(host); });
+    for_each_own([&](Tensor& g, int) { traits::buffer(g).begin_write(host); });
     try {
-      graph_.emplace(std::move(all), [&] { enqueue(loss); });
+      const auto body = [&] { enqueue(loss, update); };
+      graph_ ? (void)graph_->update(body) : (void)graph_.emplace(std::move(all), body);
     } catch (...) {
       try {
         mark_end();
@@ -216,23 +231,27 @@ class cuda_step_graph {
     mark_end();  // whoever uses these next is not to wait for what was captured
   }
   template <class Body>
-  void for_each_gradient(Body&& body) {  ///< with its rank
-    for (std::size_t i = 0; i < stages_.size() && !forward_only_; ++i)
+  void for_each_own(Body&& body) {  ///< of stages, that a step writes; with its rank
+    if (forward_only_) return;
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
       for (Tensor* g : gradients_[i]) body(*g, order_.rank_of[i]);
+      if (updates_)
+        for (Tensor& p : stages_[i].parameters()) body(p, order_.rank_of[i]);
+    }
   }
-  /// What has been enqueued up to here reads what is shared, and writes gradients.
+  /// What has been enqueued up to here reads what is shared, and writes what is the stages' own.
   void mark_end() {
     ends_.clear();
     for (const auto& q : queues_) ends_.push_back(q.record());
     for (Tensor& hop : hops_)
       traits::buffer(hop).end_write(queues_.front(), ends_.front());  // all queues have ended when it does
     for_each_shared([&](const Tensor& t, int rank) { detail::end_read(t, at(queues_, rank), at(ends_, rank)); });
-    for_each_gradient([&](Tensor& g, int rank) { detail::end_write(g, at(queues_, rank), at(ends_, rank)); });
+    for_each_own([&](Tensor& g, int rank) { detail::end_write(g, at(queues_, rank), at(ends_, rank)); });
   }
   void launch() {
     const auto& first = queues_.front();
     for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, first); });
-    for_each_gradient([&](Tensor& g, int) { traits::buffer(g).begin_write(first); });
+    for_each_own([&](Tensor& g, int) { traits::buffer(g).begin_write(first); });
     for (const auto& q : queues_) first.wait(q.record());
     graph_->launch();
     const auto end = first.record();
@@ -240,8 +259,8 @@ class cuda_step_graph {
     mark_end();
   }
 
-  template <class Loss>
-  void enqueue(const Loss& loss) {
+  template <class Loss, class Update>
+  void enqueue(const Loss& loss, const Update& update) {
     for (std::size_t i = 0; i < stages_.size() && !forward_only_; ++i)
       for (Tensor* g : gradients_[i]) detail::zero(*g, at(queues_, order_.rank_of[i]));
     for (const auto& a : actions_) compute(a, loss);
@@ -251,6 +270,11 @@ class cuda_step_graph {
     for (std::size_t i = 0; i < stages_.size(); ++i)
       for (Tensor* g : gradients_[i])
         if (order_.microbatches > 1) detail::scale(*g, 1.0 / order_.microbatches, at(queues_, order_.rank_of[i]));
+    for (std::size_t i = 0; i < stages_.size(); ++i) {
+      const auto& q = at(queues_, order_.rank_of[i]);
+      const auto here = q.make_current();
+      update(stages_[i], q);
+    }
   }
 
   template <class Loss>
@@ -370,7 +394,9 @@ class cuda_step_graph {
   const Tensor* targets_ = nullptr;
   typename cuda_backend<Api>::numbers losses_;
   std::vector<typename queue::moment> ends_;  ///< of the last step, by rank
+  std::vector<const void*> memory_;           ///< of inputs and targets
   int steps_ = 0;
+  bool has_changed_ = false, updates_ = false;
 };
 
 }  // namespace hetsched

@@ -9,6 +9,7 @@
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/hardware.hpp>
+#include <hetsched/cuda/ipc_communicator.hpp>
 
 #include <hetsched/cuda_check/machine.hpp>
 
@@ -28,7 +29,10 @@ struct api_of {
   using event = machine::event_state*;
   using pool = machine::pool_state*;
   using graph = std::shared_ptr<machine::graph_state>*;
+  using memory_handle = machine::memory_handle;
+  using event_handle = machine::event_handle;
   machine* gpus = nullptr;
+  int process = 0;  ///< which one calls: handles of memory and events are opened by others than have made them
 
   [[nodiscard]] int device_count(int& count) const { return gpus->device_count(count); }
   [[nodiscard]] int get_device(int& d) const { return gpus->get_device(d); }
@@ -47,8 +51,17 @@ struct api_of {
   [[nodiscard]] int query(event e) const { return gpus->query(e); }
   [[nodiscard]] int begin_capture(stream s) const { return gpus->begin_capture(s); }
   [[nodiscard]] int end_capture(stream s, graph& made) const { return gpus->end_capture(s, made); }
+  [[nodiscard]] int end_update(stream s, graph& g, bool& updated) const { return gpus->end_update(s, g, updated); }
   [[nodiscard]] int launch(graph g, stream s) const { return gpus->launch(g, s); }
   [[nodiscard]] int destroy_graph(graph g) const { return gpus->destroy_graph(g); }
+  [[nodiscard]] int allocate_shared(void*& made, std::size_t bytes) const { return gpus->allocate_shared(made, bytes, process); }
+  [[nodiscard]] int free_shared(void* p) const { return gpus->free_shared(p); }
+  [[nodiscard]] int export_memory(void* p, memory_handle& made) const { return gpus->export_memory(p, made); }
+  [[nodiscard]] int open_memory(void*& made, memory_handle from) const { return gpus->open_memory(made, from, process); }
+  [[nodiscard]] int close_memory(void* p) const { return gpus->close_memory(p, process); }
+  [[nodiscard]] int create_shared_event(event& e) const { return gpus->create_shared_event(e, process); }
+  [[nodiscard]] int export_event(event e, event_handle& made) const { return gpus->export_event(e, made); }
+  [[nodiscard]] int open_event(event& made, event_handle from) const { return gpus->open_event(made, from, process); }
   /// Two GPUs of each kind; those of a kind reach each other.
   [[nodiscard]] int properties(int d, cuda_properties& found) const {
     int count = 0;
@@ -94,6 +107,6 @@ struct api_of {
 
 using api = api_of<nvidia>;
 
-static_assert(cuda_api<api> && cuda_graph_api<api>);
+static_assert(cuda_api<api> && cuda_graph_api<api> && cuda_ipc_api<api>);
 
 }  // namespace hetsched::cuda_check

@@ -74,6 +74,8 @@ class machine {
     std::uint64_t issued = 0, done = 0;  ///< records
     bool alive = true;
     bool timed = false;
+    int shared_by = -1;                          ///< the process that may export it; -1: none
+    event_state* opened = nullptr;               ///< what it is, where another process has opened it
     double done_s = 0;                           ///< of the last one
     std::shared_ptr<graph_state> captured = {};  ///< that the last record is in
     std::vector<std::size_t> tips = {};
@@ -81,6 +83,14 @@ class machine {
   struct pool_state {
     int device = 0;
     bool alive = true;
+  };
+  /// Names memory, or an event, in another process.
+  struct memory_handle {
+    void* memory = nullptr;
+    std::uint64_t number = 0;  ///< of the allocation
+  };
+  struct event_handle {
+    event_state* event = nullptr;
   };
   /// A read or write of a kernel.
   struct range {
@@ -234,7 +244,7 @@ class machine {
   int record(event_state* e, stream_state* s) {
     std::unique_lock lock(guard_);
     if (const int code = begin("cudaEventRecord"); code != 0) return code;
-    if (!e->alive) report("an event is recorded that is destroyed");
+    if (e = usable(e, "recorded"); !e) return invalid_handle;
     if (e->device != s->device) return invalid_handle;
     if (is_spoilt(s)) return capture_invalidated;
     e->captured = s->captured;
@@ -251,7 +261,7 @@ class machine {
     if (const int code = begin("cudaStreamWaitEvent"); code != 0) return code;
     if (&streams_[static_cast<std::size_t>(std::max(habits_.deaf_stream, 0))] == s && habits_.deaf_stream >= 0)
       return ++calls_["dropped"], 0;
-    if (!e->alive) report("an event is waited for that is destroyed");
+    if (e = usable(e, "waited for"); !e) return invalid_handle;
     if (is_spoilt(s)) return capture_invalidated;
     if (e->captured) return join(*s, *e);
     if (s->captured) {
@@ -266,7 +276,7 @@ class machine {
     if (on_query) on_query();
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaEventQuery"); code != 0) return code;
-    if (!e->alive) report("an event is asked for that is destroyed");
+    if (e = usable(e, "asked for"); !e) return invalid_handle;
     if (e->captured) {
       if (!e->captured->ended) e->captured->invalid = true;
       return report("an event is asked for that is captured"), captured_event;
@@ -323,6 +333,87 @@ class machine {
     b->freed_on = s;
     return 0;
   }
+  // Between processes. Source: CUDA Runtime API, cudaIpcGetMemHandle, cudaIpcOpenMemHandle, cudaIpcGetEventHandle and
+  // cudaIpcOpenEventHandle; CUDA C++ Programming Guide, Interprocess Communication, and Stream Ordered Memory Allocator, IPC
+  // Memory Pools.
+  int allocate_shared(void*& made, std::size_t bytes, int process) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cudaMalloc"); code != 0) return code;
+    auto& d = *devices_[index(here().device)];
+    d.has_context = true;
+    made = d.memory.allocate(bytes, nullptr);
+    if (!made) return out_of_memory;
+    d.memory.fill_with_rubbish(*d.memory.find(made));
+    shared_.emplace(made, shared_block{.bytes = bytes, .process = process, .number = ++allocations_});
+    return 0;
+  }
+  int free_shared(void* p) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cudaFree"); code != 0) return code;
+    const auto found = shared_.find(p);
+    if (found == shared_.end()) return report("memory is freed by cudaFree that cudaMalloc has not made"), invalid_value;
+    if (!found->second.opened.empty()) report("memory is freed that another process has open");
+    hosts_.step(host);
+    auto now = here().now;
+    now.join(hosts_);
+    note({p, found->second.bytes, true}, host, now, "a free", -1);
+    auto* const b = memory_of(p)->find(p);
+    b->alive = false;
+    b->freed = true;
+    shared_.erase(found);
+    return 0;
+  }
+  int export_memory(void* p, memory_handle& made) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cudaIpcGetMemHandle"); code != 0) return code;
+    const auto found = shared_.find(p);
+    if (found == shared_.end()) return invalid_value;  // of a pool, or not the first byte
+    made = {p, found->second.number};
+    return 0;
+  }
+  int open_memory(void*& made, const memory_handle& from, int process) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cudaIpcOpenMemHandle"); code != 0) return code;
+    const auto found = shared_.find(from.memory);
+    if (found == shared_.end() || found->second.number != from.number) return invalid_value;
+    if (found->second.process == process) return not_in_this_process;
+    if (!habits_.reach && memory_of(from.memory) != &devices_[index(here().device)]->memory) return no_peer_access;
+    found->second.opened.push_back(process);
+    made = from.memory;
+    return 0;
+  }
+  int close_memory(void* p, int process) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cudaIpcCloseMemHandle"); code != 0) return code;
+    const auto found = shared_.find(p);
+    if (found == shared_.end()) return report("memory is closed that is freed"), invalid_value;
+    auto& all = found->second.opened;
+    const auto mine = std::find(all.begin(), all.end(), process);
+    if (mine == all.end()) return report("memory is closed that is not open"), invalid_value;
+    all.erase(mine);
+    return 0;
+  }
+  int create_shared_event(event_state*& e, int process) {
+    const int code = create_event(e);
+    if (code == 0) e->shared_by = process;
+    return code;
+  }
+  int export_event(event_state* e, event_handle& made) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cudaIpcGetEventHandle"); code != 0) return code;
+    if (!e->alive || e->shared_by < 0) return invalid_handle;
+    made = {e};
+    return 0;
+  }
+  int open_event(event_state*& made, const event_handle& from, int process) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("cudaIpcOpenEventHandle"); code != 0) return code;
+    if (!from.event || !from.event->alive) return invalid_value;
+    if (from.event->shared_by == process) return not_in_this_process;
+    made = &events_.emplace_back(event_state{.device = from.event->device, .opened = from.event});
+    return 0;
+  }
+
   int allocate_pinned(void*& made, std::size_t bytes) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("cudaHostAlloc"); code != 0) return code;
@@ -351,7 +442,8 @@ class machine {
     if (is_spoilt(s)) return capture_invalidated;
     make_room(lock, s);
     needs_current(s, "a copy");
-    if (memory_of(to) && memory_of(from) && memory_of(to) != memory_of(from) && !(s->captured && habits_.reach))
+    if (memory_of(to) && memory_of(from) && memory_of(to) != memory_of(from) && !(s->captured && habits_.reach) &&
+        !shared_at(to) && !shared_at(from))
       report(s->captured ? "a copy between devices that do not reach each other is captured"
                          : "a copy between pools of two devices names neither");
     return copy(to, to_pitch, from, from_pitch, bytes, rows, s);
@@ -375,7 +467,8 @@ class machine {
     enqueue({.on = s,
              .ranges = {{to, bytes, true}},
              .after = [this, to, bytes] { std::memset(backing(to), 0, bytes); },
-             .works = true},
+             .works = true,
+             .kind = node::memset},
             "a memset");
     return 0;
   }
@@ -389,19 +482,25 @@ class machine {
   }
   int end_capture(stream_state* s, std::shared_ptr<graph_state>*& made) {
     const std::lock_guard lock(guard_);
-    const auto found = s->captured;
-    bool is_joined = true;
-    for (auto& other : streams_) {
-      if (!found || other.captured != found) continue;
-      if (&other != s) is_joined = is_joined && found->all_before(other.tips, s->tips);
-      other.captured = nullptr;
-    }
-    if (found) found->ended = true;
-    if (const int code = begin("cudaStreamEndCapture"); code != 0) return code;
-    if (!found) return report("a capture ends that has not begun"), invalid_value;
-    if (found->invalid) return capture_invalidated;
-    if (!is_joined) return report("a capture ends before all of its streams have joined"), capture_unjoined;
-    made = &graphs_.emplace_back(found);
+    std::shared_ptr<graph_state> found;
+    if (const int code = end(*s, found); code != 0) return code;
+    if (const int code = begin("cudaGraphInstantiate"); code != 0) return code;
+    made = &graphs_.emplace_back(std::move(found));
+    return 0;
+  }
+  /// What has been launched goes on as it was.
+  int end_update(stream_state* s, std::shared_ptr<graph_state>*& g, bool& updated) {
+    const std::lock_guard lock(guard_);
+    std::shared_ptr<graph_state> found;
+    updated = false;
+    if (const int code = end(*s, found); code != 0) return code;
+    if (!*g) return report("a graph is updated that is destroyed"), invalid_value;
+    const int refused = begin("cudaGraphExecUpdate");
+    if (refused != 0 && refused != update_failure) return refused;
+    updated = refused == 0 && is_update_of(*found, **g);
+    if (!updated)
+      if (const int code = begin("cudaGraphInstantiate"); code != 0) return code;
+    *g = std::move(found);
     return 0;
   }
   int launch(std::shared_ptr<graph_state>* g, stream_state* s) {
@@ -552,9 +651,11 @@ class machine {
 
  private:
   static constexpr int invalid_value = 1, out_of_memory = 2, invalid_handle = 400, illegal_state = 401, capture_unsupported = 900,
-                       capture_invalidated = 901, capture_unjoined = 904, capture_isolation = 905, captured_event = 907;
+                       capture_invalidated = 901, capture_unjoined = 904, capture_isolation = 905, captured_event = 907,
+                       update_failure = 910, not_in_this_process = 201, no_peer_access = 217;
   static constexpr std::chrono::microseconds look{200};
   using time_point = std::chrono::steady_clock::time_point;
+  enum class node { kernel, copy, memset };
   struct job {
     stream_state* on = nullptr;
     event_state* awaited = nullptr;
@@ -563,6 +664,7 @@ class machine {
     std::function<void()> after = {};      ///< does it
     std::function<bool(bool&)> ends = {};  ///< whether it has come to its end
     bool works = false;                    ///< takes time
+    node kind = node::kernel;              ///< of a graph, if it works
     std::size_t copies = 0;                ///< bytes
     std::optional<time_point> due = {};    ///< when it ends, once it has begun
     int late = 0;
@@ -624,6 +726,12 @@ class machine {
     std::size_t size = 0;
     detail::access_history history = {};
   };
+  struct shared_block {
+    std::size_t bytes = 0;
+    int process = 0;
+    std::uint64_t number = 0;      ///< of all that were allocated
+    std::vector<int> opened = {};  ///< by these processes
+  };
   struct thread_state {
     int device = 0;
     detail::vector_clock now;         ///< what it knows of devices
@@ -665,7 +773,13 @@ class machine {
     auto move = [this, to, from, to_pitch, from_pitch, bytes, rows] {
       for (std::size_t r = 0; r < rows; ++r) std::memcpy(backing(to) + r * to_pitch, backing(from) + r * from_pitch, bytes);
     };
-    enqueue({.on = s, .ranges = std::move(ranges), .after = std::move(move), .works = true, .copies = rows * bytes}, "a copy");
+    enqueue({.on = s,
+             .ranges = std::move(ranges),
+             .after = std::move(move),
+             .works = true,
+             .kind = node::copy,
+             .copies = rows * bytes},
+            "a copy");
     return 0;
   }
   int begin(const std::string& call) {
@@ -675,6 +789,18 @@ class machine {
     const auto found = failures_.find(call);
     if (found == failures_.end() || found->second.second-- > 0) return 0;
     return failures_.extract(found).mapped().first;
+  }
+  /// What it is, in the process that has made it; null where that has destroyed it.
+  [[nodiscard]] event_state* usable(event_state* e, const char* how) {
+    auto* const own = e->opened ? e->opened : e;
+    if (!e->alive || !own->alive) report(std::string("an event is ") + how + " that is destroyed");
+    return e->opened && !own->alive ? nullptr : own;
+  }
+  [[nodiscard]] bool shared_at(const void* p) const {
+    const auto above = shared_.upper_bound(const_cast<void*>(p));
+    if (above == shared_.begin()) return false;
+    const auto& [first, b] = *std::prev(above);
+    return static_cast<const char*>(p) < static_cast<const char*>(first) + b.bytes;
   }
   [[nodiscard]] detail::device_memory* memory_of(const void* p) {
     for (auto& d : devices_)
@@ -787,6 +913,38 @@ class machine {
       if (std::find(s.tips.begin(), s.tips.end(), k) == s.tips.end()) s.tips.push_back(k);
     return 0;
   }
+  /// Ends the capture of a stream, and of those that have joined it.
+  int end(const stream_state& s, std::shared_ptr<graph_state>& found) {
+    found = s.captured;
+    bool is_joined = true;
+    for (auto& other : streams_) {
+      if (!found || other.captured != found) continue;
+      if (&other != &s) is_joined = is_joined && found->all_before(other.tips, s.tips);
+      other.captured = nullptr;
+    }
+    if (found) found->ended = true;
+    if (const int code = begin("cudaStreamEndCapture"); code != 0) return code;
+    if (!found) return report("a capture ends that has not begun"), invalid_value;
+    if (found->invalid) return capture_invalidated;
+    if (!is_joined) return report("a capture ends before all of its streams have joined"), capture_unjoined;
+    return 0;
+  }
+  /// Whether an executable graph of the one becomes one of the other by an update: nodes of the same kinds, behind each other as
+  /// they were, each on the device where it was, and with memory of the devices where it was. Stricter than the manual: nodes are
+  /// paired in the order of the calls, and a copy keeps its number of rows.
+  /// Source: CUDA Runtime API, cudaGraphExecUpdate, Limitations and cudaGraphExecUpdateErrorTopologyChanged.
+  [[nodiscard]] bool is_update_of(const graph_state& now, const graph_state& before) {
+    if (now.jobs.size() != before.jobs.size() || now.needs != before.needs) return false;
+    for (std::size_t k = 0; k < now.jobs.size(); ++k) {
+      const auto &a = now.jobs[k], &b = before.jobs[k];
+      if (a.kind != b.kind || a.on->device != b.on->device) return false;
+      if (a.kind == node::kernel) continue;
+      if (a.ranges.size() != b.ranges.size()) return false;
+      for (std::size_t i = 0; i < a.ranges.size(); ++i)
+        if (memory_of(a.ranges[i].memory) != memory_of(b.ranges[i].memory)) return false;
+    }
+    return true;
+  }
   /// Kernels, copies and memsets can be captured; the fake's callers have no use for more.
   void refuse_capture(stream_state& s, const char* what) {
     s.captured->invalid = true;
@@ -890,6 +1048,8 @@ class machine {
   std::deque<pool_state> pools_;
   std::deque<std::shared_ptr<graph_state>> graphs_;
   std::map<const void*, pinned_block> pinned_;
+  std::map<void*, shared_block> shared_;  ///< of cudaMalloc
+  std::uint64_t allocations_ = 0;
   std::vector<std::unique_ptr<unsigned char[]>> freed_;
   std::map<std::thread::id, thread_state> threads_;
   std::thread::id first_ = {};  ///< thread

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
 // HIP's headers are those of one of two platforms, as a macro says; the other one is CUDA again.
 #ifndef __HIP_PLATFORM_AMD__
@@ -101,6 +102,22 @@ struct hip_runtime {
     hipGraph_t found{};
     if (const int code = told(hipStreamEndCapture(s, &found)); code != 0) return code;
     const int code = told(hipGraphInstantiate(&made, found, nullptr, nullptr, 0));
+    (void)hipGraphDestroy(found);
+    return code;
+  }
+  static int end_update(stream s, graph& g, bool& updated) {
+    updated = false;
+    hipGraph_t found{};
+    if (const int code = told(hipStreamEndCapture(s, &found)); code != 0) return code;
+    hipGraphNode_t odd{};
+    hipGraphExecUpdateResult why{};
+    int code = told(hipGraphExecUpdate(g, found, &odd, &why));
+    updated = code == 0 && why == hipGraphExecUpdateSuccess;
+    if (code == hipErrorGraphExecUpdateFailure || (code == 0 && !updated)) {
+      graph made{};
+      code = told(hipGraphInstantiate(&made, found, nullptr, nullptr, 0));
+      if (code == 0) (void)hipGraphExecDestroy(std::exchange(g, made));
+    }
     (void)hipGraphDestroy(found);
     return code;
   }
