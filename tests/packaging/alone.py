@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Compiles by itself, as far as types go: every public header, every source of the programs and benchmarks, and every program in
-the docs. Tests build many of them together, where one's #include may serve another. Headers once with their definitions, and once
-as users of the compiled library have them.
+the docs. Tests build many of them together, where one's #include may serve another. Headers as users of the compiled library have
+them, and those with definitions once more with these; of the others, what compiles without the definitions of what they include
+compiles with them, too.
 
 With clang, a file is compiled on top of a precompiled one of the headers that it includes: it sees nothing but what it includes,
 and costs little more than its own lines. What it lacks, g++ would lack too: both read the same standard library. Without clang,
@@ -33,6 +34,7 @@ class checker:
         names = [str(path.relative_to(include)) for path in sorted(include.rglob("*.hpp"))]
         self.headers = {name: self.read(name, declarations_only) for name in names
                         if not any(re.match(rf"hetsched/{room}[/.]", name) for room in left_out)}
+        self.checked = [name for name in self.headers if declarations_only or (include / name).with_suffix(".ipp").is_file()]
         self.bases = []
 
     def read(self, name, declarations_only):
@@ -95,12 +97,12 @@ class checker:
 
     def check_all(self, sources, pool):
         """Sources are (name, text, options, whether whole). Returns what is wrong, headers first."""
-        self.choose_bases([*self.headers.values(), *(text for _, text, _, _ in sources)])
+        self.choose_bases([*(self.headers[name] for name in self.checked), *(text for _, text, _, _ in sources)])
         wrong = list(pool.map(lambda name: self.compiled(name, f"#include <{name}>\n", [], False, None, self.precompiled(name)),
                               self.bases))
         self.bases = [name for name, text in zip(self.bases, wrong) if not text]
         wrong += pool.map(lambda name: self.check(name, f"#include <{name}>\n", below=self.headers[name]),
-                          [name for name in self.headers if name not in self.bases])
+                          [name for name in self.checked if name not in self.bases])
         wrong += pool.map(lambda source: self.check(*source), sources)
         return wrong
 
@@ -142,20 +144,23 @@ def self_test(compiler, clang):
             "warns": "inline int warns(long x) { return x; }\n",
             "defined": "int defined();\n#ifndef HETSCHED_COMPILED\n#include <hetsched/a/defined.ipp>\n#endif\n",
             "upon_defined": "#include <hetsched/a/defined.hpp>\ninline std::vector<int> upon_defined() { return {}; }\n",
+            "defined_wrong": "int defined_wrong();\n#ifndef HETSCHED_COMPILED\n#include <hetsched/a/defined_wrong.ipp>\n#endif\n",
         }
-        (folder / "hetsched/a/defined.ipp").write_text(
-            "#pragma once\n#include <vector>\n#include <hetsched/a/defined.hpp>\ninline int defined() { return 0; }\n")
+        for name, line in (("defined", "#include <vector>\n"), ("defined_wrong", "")):
+            (folder / f"hetsched/a/{name}.ipp").write_text(
+                f"#pragma once\n{line}#include <hetsched/a/{name}.hpp>\ninline int {name}() {{ return std::vector<int>(1)[0]; }}\n")
         for header, text in headers.items():
             (folder / f"hetsched/a/{header}.hpp").write_text("#pragma once\n" + text)
         program = "#include <hetsched/a/upon.hpp>\nint main() { return %s; }\n"
         sources = [("sound.cpp", program % "upon()", [], False), ("lacks.cpp", program % "std::abs(1.5) > 1", [], False),
                    ("whole.cpp", program % "upon()", [], True)]
         failed = 0
-        for declarations_only, sound in ((False, {"sound", "upon", "defined", "upon_defined"}), (True, {"sound", "upon", "defined"})):
+        declared_wrong = set(headers) - {"sound", "upon", "defined", "defined_wrong"}
+        for declarations_only, lacking in ((False, {"defined_wrong"}), (True, declared_wrong)):
             alone = checker(folder, compiler, clang, folder, (), declarations_only)
             wrong = "".join(alone.check_all(sources, pool))
             named = set(re.findall(r"^([\w/.]+):$", wrong, re.M))
-            expected = {f"hetsched/a/{name}.hpp" for name in headers if name not in sound} | {"lacks.cpp"}
+            expected = {f"hetsched/a/{name}.hpp" for name in lacking} | {"lacks.cpp"}
             print(wrong if named != expected else f"{len(expected)} planted, all found")
             failed += named != expected
         return min(failed, 1)

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the bundle of what needs a GPU, and runs it: usage gpu_bundle.sh TESTS_GPU_FOLDER. Without a GPU it ends with one line and status 2.
+# Makes the bundle of what needs a GPU, and runs it: usage gpu_bundle.sh TESTS_GPU_FOLDER LIBRARY_FOLDER. Without a GPU it ends with
+# one line and status 2. nvcc reads all that a program includes for the host and for the device again: definitions are linked from
+# LIBRARY_FOLDER; headers.sh and consume.sh cuda_source are for those.
 set -euo pipefail
 PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null || { echo "skipped: no nvcc"; exit 77; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-ARCHITECTURES=90 OPTIMISATION=-O0 bash "$1/bundle.sh" "$work/bundle" --no-commands
+ARCHITECTURES=90 OPTIMISATION=-O0 COMPILED=$2 bash "$1/bundle.sh" "$work/bundle" --no-commands
 status=0
 text=$(bash "$work/bundle/run.sh" "$work/results" 2>&1) || status=$?
 echo "$text"

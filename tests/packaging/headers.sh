@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Compiles the public headers in one .cu file: usage headers.sh INCLUDE_FOLDER ROOM_LEFT_OUT...
+# nvcc reads it for the host and for the device, in minutes each with all definitions. These are for the host.
 set -uo pipefail
 include=$1
 shift
@@ -16,6 +17,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 echo "$compiler, all headers in one .cu file"
-printf '#include <%s>\n' "${headers[@]}" >"$work/all.cu"
+printf '#ifdef __CUDA_ARCH__\n#define HETSCHED_COMPILED\n#endif\n' >"$work/all.cu"
+printf '#include <%s>\n' "${headers[@]}" >>"$work/all.cu"
 echo '__global__ void kernel() {}' >>"$work/all.cu"
 "$compiler" -std=c++20 -c -I. "$work/all.cu" -o "$work/all.o"

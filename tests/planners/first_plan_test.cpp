@@ -13,6 +13,8 @@
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer.hpp>
 
+#include "../sanitizer_share.hpp"
+
 using namespace hetsched;
 
 namespace {
@@ -43,7 +45,7 @@ TEST_CASE("a first plan fits, and takes a look at a part of the cluster only") {
   const auto hardware = hosts(80);
   // Some 3 billion parameters: more than two hosts hold.
   const auto chain = make_chain(gpt({.layers = 24, .hidden = 3200, .heads = 32, .vocab = 32000, .sequence = 512}));
-  for (const auto& entry : planners()) {
+  for (const auto& entry : hetsched::test::share_of(planners())) {
     if (entry.name == "hetauto_exact") continue;  // knows ten subclusters at the most
     CAPTURE(std::string(entry.name));
     std::set<int> asked;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <every_header.hpp>
+#include <hetsched/schedule/builders/warmup.hpp>
 
 const void* seen_from_the_other_unit();
 
