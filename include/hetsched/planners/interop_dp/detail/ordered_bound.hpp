@@ -93,6 +93,7 @@ class ordered_bound {
   static constexpr double most_states = 2e6, safely = 1 - 1e-7;
   static constexpr float unknown = -1;
   static constexpr int most_rounds = 200;
+  static constexpr std::size_t most_counts = 2000;  // of devices, for sets
   static constexpr std::int64_t most_looks = 150'000'000, most_looks_at_sets = 40'000'000;
   static constexpr std::size_t most_updates = 16'000'000;  // 64 MB
 
@@ -217,6 +218,7 @@ class ordered_bound {
   // many devices do at the most is known by their work first, and then, where a set needs it, by within().
   [[nodiscard]] std::optional<bool> set_within(int microbatches, double seconds, function_ref<bool()> go_on) {
     if (!(seconds > 0) || microbatches < 2) return false;
+    if (counts_ > most_counts) return std::nullopt;
     least_sooner_.resize(counts_, 0);
     most_later_.resize(counts_, microbatches - 1);
     auto least = least_sooner_, most = most_later_;  // microbatches of a pipeline, by devices
@@ -231,7 +233,7 @@ class ordered_bound {
     for (int round = 0; round < most_rounds; ++round) {
       const auto set = fullest_set(most);
       if (all_of_set_ < microbatches) return can(false);
-      int sure = 0;
+      std::int64_t sure = 0;
       for (const auto c : set) sure += least[c];
       if (sure >= microbatches) return can(true);
       // So many that the set would do just enough, of the pipeline of which least is known.
@@ -239,7 +241,7 @@ class ordered_bound {
       for (const auto c : set)
         if (which == 0 || most[c] - least[c] > most[which] - least[which]) which = c;
       if (most[which] == least[which]) return can(true);
-      const auto share = static_cast<int>(std::ceil(double(microbatches) * most[which] / all_of_set_));
+      const auto share = static_cast<int>(std::ceil(double(microbatches) * most[which] / static_cast<double>(all_of_set_)));
       microbatches_ = std::clamp(share, least[which] + 1, most[which]);
       // Others than these cannot be in a set that does enough, or surely do more.
       const auto counts = [&](std::size_t c) {
@@ -266,6 +268,7 @@ class ordered_bound {
   // by devices. O(numbers^2 * subclusters).
   [[nodiscard]] std::vector<std::size_t> fullest_set(const std::vector<int>& most) {
     fullest_.assign(counts_, 0);
+    looked_at_ += static_cast<std::int64_t>(counts_ * counts_ / 4);
     std::vector<std::size_t> last(counts_, 0);  // the pipeline added last; 0: none, of one device less
     const auto kinds = stride_.size();
     const auto fewer = [&](std::size_t c) {
@@ -350,8 +353,8 @@ class ordered_bound {
   std::vector<double> rents_, work_, earned_;  // by subcluster; of the layers before; by number
   double most_earned_ = 0;                     // by the devices of a pipeline
   std::vector<double> ways_out_;               // [class][kind of layer]
-  std::vector<int> fullest_;                   // by number: microbatches that a set does
-  int all_of_set_ = 0;
+  std::vector<std::int64_t> fullest_;          // by number: microbatches that a set does
+  std::int64_t all_of_set_ = 0;
   // By number: what pipelines do at the least within the longest time in which no set does all, and at the most within the
   // shortest in which one may.
   std::vector<int> least_sooner_, most_later_;
