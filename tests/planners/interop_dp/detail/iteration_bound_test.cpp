@@ -162,7 +162,7 @@ TEST_CASE("a linear program of columns, by hand") {
 
 TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; it is near where stages are alike") {
   random_source random(2026);
-  int judged = 0, close = 0, ordered = 0;
+  int judged = 0, close = 0, ordered = 0, pairs = 0;
   for (int n = 0; n < 150 / search_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 3, .subclusters = 2, .devices = 2, .prices_by_degrees = n % 2 == 0});
@@ -199,7 +199,14 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
       auto nothing = [](int, int, int) { return 0.0; };
       iteration_bound of_sets(problem, table, given.hardware, book.costs(), nothing);
       const double pair = least_of_pairs(given, costs, problem, microbatches);
-      CHECK(of_sets.bound(microbatches, 0, 2 * least, 0.001, 100'000, go_on) <= pair * (1 + 1e-6));
+      const double sets = of_sets.bound(microbatches, 0, 2 * least, 0.001, 100'000, go_on);
+      CHECK(sets <= pair * (1 + 1e-6));
+      if (microbatches > 1 && pair < never) {
+        const double whole_sets = of_sets.whole_stages(microbatches, sets, 2 * pair, 0.001, go_on, never);
+        CHECK(whole_sets >= sets);
+        CHECK(whole_sets <= pair * (1 + 1e-6));
+        pairs += whole_sets > sets * 1.01;
+      }
       CHECK(!bounds.out_of_reach(microbatches, least * (1 + 1e-6), 100'000, go_on));
     };
     check(additive_costs{given.costs});
@@ -208,11 +215,12 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
   CHECK(judged > 100 / search_share);
   CHECK(close > judged / 2);
   CHECK(ordered > judged / 10);
+  CHECK(pairs > judged / 10);
 }
 
 TEST_CASE("no pair of pipelines that adds up its gradients is below the bound of sets, which counts these sums") {
   random_source random(2027);
-  int judged = 0, closer = 0;
+  int judged = 0, closer = 0, ordered = 0;
   for (int n = 0; n < 80 / search_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 2 + n % 2, .subclusters = 2, .devices = 2});
@@ -237,8 +245,12 @@ TEST_CASE("no pair of pipelines that adds up its gradients is below the bound of
     if (!(least < never)) continue;
     auto go_on = [] { return true; };
     const auto bound_with = [&](iteration_bound::reductions between) {
-      return iteration_bound(problem, table, given.hardware, book.costs(), between)
-          .bound(microbatches, 0, 2 * least, 0.001, 100'000, go_on);
+      iteration_bound bounds(problem, table, given.hardware, book.costs(), between);
+      const double found = bounds.bound(microbatches, 0, 2 * least, 0.001, 100'000, go_on);
+      const double whole = bounds.whole_stages(microbatches, found, 2 * least, 0.001, go_on, never);
+      CHECK(whole <= least * (1 + 1e-6));
+      ordered += whole > 1.01 * found;
+      return found;
     };
     const auto sums = [&](int p, int first, int last) { return ends.reduction(p, first, last); };
     auto nothing = [](int, int, int) { return 0.0; };
@@ -249,6 +261,7 @@ TEST_CASE("no pair of pipelines that adds up its gradients is below the bound of
   }
   CHECK(judged > 20 / search_share);
   CHECK(closer > judged / 2);
+  CHECK(ordered > judged / 10);
 }
 
 TEST_CASE("a long update of a stage that is not the first, and gradients that the first one shares, go on at once") {

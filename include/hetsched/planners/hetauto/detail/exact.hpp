@@ -162,6 +162,7 @@ class uniform_planner {
     std::stable_sort(met_.begin(), met_.end(), [](const auto& a, const auto& b) { return a.objective_s < b.objective_s; });
     auto part = problem_;
     auto asked = asked_;
+    asked.enough = 0;  // these placements' own bound says nothing
     asked.progress = [&](const search_progress&) { return go_on(); };
     const interop_options options{.warmup = options_.warmup,
                                   .epsilon = options_.epsilon,

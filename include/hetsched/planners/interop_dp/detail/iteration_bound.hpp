@@ -118,11 +118,10 @@ class iteration_bound {
     return low + shared_;
   }
 
-  /// The same of one pipeline by ordered_bound, where there are few enough states.
+  /// The same by ordered_bound, where there are few enough states.
   [[nodiscard]] double whole_stages(int microbatches, double known, double reached, double gap, function_ref<bool()> go_on,
                                     double enough) const {
-    if (reductions_) return known;
-    return ordered_bound(problem_, table_, costs_, forward_share_, shared_)
+    return ordered_bound(problem_, table_, costs_, forward_share_, shared_, reductions_)
         .bound(microbatches, known, reached, gap, enough, go_on);
   }
 
@@ -618,7 +617,11 @@ class iteration_bound {
   if (between && least > work) {
     iteration_bound several(problem, table, hardware, costs, between);
     // No more than that need be shown.
-    least = std::min(least, several.bound(microbatches, work, std::min(reached, least / (1 - gap)), gap, of_sets, go_on, enough));
+    const double wanted = std::min(reached, least / (1 - gap));
+    double of_all = several.bound(microbatches, work, wanted, gap, of_sets, go_on, enough);
+    if (of_all < std::min(wanted * (1 - gap), enough))
+      of_all = several.whole_stages(microbatches, of_all, wanted, gap, go_on, enough);
+    least = std::min(least, of_all);
   }
   return least;
 }
