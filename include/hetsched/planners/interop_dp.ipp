@@ -30,7 +30,7 @@ namespace detail {
     return found;
   const auto best_s = [&] { return found ? found->predicted.iteration_s : infinity; };
   // What is proved is proved of all subclusters.
-  options.prove = false;
+  options.prove = options.rows = false;
   auto told = found ? *found->evidence : search_evidence{};
   const auto on_all = asked.progress;
   const auto go_on = [&](const search_progress& now) {

@@ -107,7 +107,8 @@ namespace detail {
       stopped = stopped || (asked.progress && !asked.progress(state));
       return !stopped;
     };
-    const auto sum = one_pipeline_search(hardware, book.costs(), problem, table, algebra, problem_of_sum, {.prove = false});
+    const auto sum =
+        one_pipeline_search(hardware, book.costs(), problem, table, algebra, problem_of_sum, {.prove = false, .rows = false});
     if (!sum && sum.why_not().why == refusal::kind::stopped && !found.best()) return sum.why_not();
     if (sum && (options.stages == 0 || static_cast<int>(sum->pipelines.front().stages.size()) == options.stages))
       of_sum.keep(*sum);

@@ -126,30 +126,34 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
   const int devices = hardware.device_count();
   const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
   std::optional<plan> partition;
-  // On these costs, which the book has.
+  // On these costs, which the book has; where there is little to search, what is soon done, first.
   const auto others_on = [&](price_book& priced, const any_cost_model& as_priced) {
     std::vector<std::vector<pipeline_plan>> sets;
+    auto own = problem;
+    if (small) own.beat = infinity;
+    // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties. Its
+    // first look tells the microbatch sizes of small problems apart.
+    const auto add_uniform = [&] {
+      auto found = hetauto_exact(priced, own, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
+      if (found) sets.push_back(std::move(found->pipelines));
+    };
+    if (whole && small && as_priced.additive())
+      if (auto singles = place_stages(hardware, as_priced, own, {.prove = false}))
+        sets.push_back(under_rule(std::move(singles->pipelines), given.warmup));
+    if (small) add_uniform();
     hexiscale_options groups{.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon};
     if (!whole || devices > quickly_polished) {
       groups.balance = {1.1};
       groups.seeds = 1;
       groups.polish = false;
     }
-    auto own = problem;
-    if (!whole) own.progress = {};
-    if (small) own.beat = infinity;
-    if (auto found = hexiscale(priced, own, groups)) {
+    auto until_done = own;
+    if (!whole) until_done.progress = {};
+    if (auto found = hexiscale(priced, until_done, groups)) {
       sets.push_back(found->pipelines);
       if (!partition || objective_of(*found) < objective_of(*partition)) partition = *std::move(found);
     }
-    // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties.
-    if (whole) {
-      auto uniform = hetauto_exact(priced, own, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
-      if (uniform) sets.push_back(std::move(uniform->pipelines));
-      if (small && as_priced.additive())
-        if (auto singles = place_stages(hardware, as_priced, own, {.prove = false}))
-          sets.push_back(under_rule(std::move(singles->pipelines), given.warmup));
-    }
+    if (whole && !small) add_uniform();
     return sets;
   };
   const auto others = [&] {

@@ -37,9 +37,10 @@ struct interop_options {
   int looks = 12;
   /// A lower bound on latency, periods and end that is known already.
   double known_bound = 0;
-  /// Whether other rows of placements are played at the end, and the evidence bounds the iteration; else only latency and
-  /// periods: for searches that are parts of others.
+  /// Whether the evidence bounds the iteration; else only latency and periods: for searches that are parts of others.
   bool prove = true;
+  /// Whether other rows of placements are played at the end.
+  bool rows = true;
 };
 
 }  // namespace hetsched

@@ -169,7 +169,8 @@ class uniform_planner {
                                   .near_tie = options_.near_tie,
                                   .effort = 1,
                                   .enumeration = 0,
-                                  .looks = 0};
+                                  .looks = 0,
+                                  .prove = false};
     for (std::size_t i = 0; i < met_.size() && static_cast<int>(i) < options_.polished; ++i) {
       if (stopped_ || met_[i].objective_s > least_objective_ * (1 + options_.near_tie)) return;
       for (std::size_t p = 0; p < part.placements.size(); ++p) {
@@ -294,7 +295,8 @@ class uniform_planner {
                                       .enumeration = 0,
                                       .looks = 0,
                                       .known_bound = bound_,
-                                      .prove = false});
+                                      .prove = false,
+                                      .rows = false});
     if (!found) return;
     if (effort > 0) bound_ = std::max(bound_, found->evidence->sum_bound);
     found->planner = "hetauto_exact";

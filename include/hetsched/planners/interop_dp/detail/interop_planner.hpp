@@ -497,7 +497,7 @@ class interop_planner {
   // Other rows of placements than the best plan's, which may come back to a subcluster, with cuts that are tapered; then of what
   // they become. Which stages save memory, and how, is a choice of each that latency and period alone settle badly.
   void play_rows() {
-    if (!algebra_.is_exact() || !table_.additive() || route_is_fixed() || !options_.prove) return;
+    if (!algebra_.is_exact() || !table_.additive() || route_is_fixed() || !options_.rows) return;
     tapered_cuts cuts(problem_, table_, hardware_, costs_);
     const auto most = static_cast<std::int64_t>(options_.effort * 1e6);
     const auto fits = [&](const std::vector<int>& row) {

@@ -60,6 +60,9 @@ class parallel_planner {
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     auto why = one_pipeline(true);
     if (!go_on() || cannot_win()) return finish(why);
+    // What is looked at to the end has the best single pipeline soon: little time may be left for what takes longer.
+    const bool at_once = to_the_end() && one_bound_ < infinity;
+    if (at_once) why = one_pipeline(false);
     if (options_.more)
       for (auto& lines : options_.more()) found_.consider({.pipelines = std::move(lines)});
     if ((one_bound_ == infinity && !asked_.use_all_devices) || !go_on() || count_all()) return finish(why);
@@ -74,7 +77,7 @@ class parallel_planner {
       if (asked_.beat < infinity) copies(ask).share_out();
       if (found_.least() <= options_.hopeless * asked_.beat) {
         search_sets(relaxed, pool, sets);
-        if (!stopped_) why = one_pipeline(false);
+        if (!stopped_ && !at_once) why = one_pipeline(false);
         if (!stopped_) tell_cases_apart(relaxed, pool, sets);
       }
     }
@@ -102,6 +105,9 @@ class parallel_planner {
     return !stopped_;
   }
 
+  /// Whether what is known of other problems leaves nothing out.
+  [[nodiscard]] bool to_the_end() const { return !(options_.hopeless < infinity); }
+
   // What interop_dp is asked.
   [[nodiscard]] interop_options single() const {
     return {.warmup = options_.warmup,
@@ -111,14 +117,15 @@ class parallel_planner {
             .near_tie = options_.near_tie,
             .effort = options_.effort,
             .looks = options_.looks,
-            .prove = false};
+            .prove = false,
+            .rows = to_the_end()};
   }
   [[nodiscard]] planning_problem for_iteration() const {
     auto problem = asked_;
     problem.objective = plan_objective::iteration;
     problem.deadline_s = infinity;
     // Sums over stages, by which it leaves out what does not beat a plan, and iterations may part by more than hope.
-    const bool all = found_.worth().money() || !(options_.hopeless < infinity);
+    const bool all = found_.worth().money() || to_the_end();
     problem.beat = all ? infinity : std::min(asked_.beat, found_.least());
     return problem;
   }
