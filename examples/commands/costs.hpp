@@ -351,8 +351,13 @@ class cost_source {
          .correction = factor()});
   }
 
-  /// Throws input_error for a device whose calibration would not be used.
+  /// Throws input_error for a device whose calibration, or speeds of classes of operators, would not be used.
   void check_calibrations(const hetsched::cluster& hardware) const {
+    for (const auto& s : hardware.subclusters)
+      if (s.device.class_speeds != hetsched::device{}.class_speeds && !measured() &&
+          (kind(hardware) != "tile" || !known_by_operators(s.device)))
+        throw hetsched::input_error("the speeds of classes of operators of " + s.name +
+                                    " are not used, as it is priced by whole layers; say one \"speed\"");
     if (measured() || given_.formulas == "analytic") return;
     for (const auto& s : hardware.subclusters)
       if (correction_ && !(s.device.calibration == hetsched::device_calibration{}))

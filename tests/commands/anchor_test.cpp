@@ -136,6 +136,7 @@ TEST_CASE("what would be lost or not used is refused") {
   CHECK(
       complaint(R"("measured": [{"model": "m.json", "operators": "products", "tokens_per_s": 3000}])", "").find("\"layer_s\"") !=
       std::string::npos);
+  CHECK(complaint(R"("speed": {"products": 0.5})", "--cost analytic").find("say one \"speed\"") != std::string::npos);
   w.put("fp32.json",
         R"({"model_type": "gpt2", "n_layer": 8, "n_embd": 1024, "n_head": 16, "vocab_size": 50257, "n_positions": 1024,
     "torch_dtype": "float32"})");
