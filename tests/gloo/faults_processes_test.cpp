@@ -212,7 +212,7 @@ TEST_CASE("gloo processes: of many, a rank that is stopped is named, and not tho
     int files = 0;
     for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) ++files;
     say(t(0, 0) == rank * (rank + 1) / 2 && files <= 40 ? "came" : "has " + std::to_string(files) + " files");
-    for (int round = 0;; ++round)
+    for (;;)
       if (comm.gather({}, all, deadline_in(2)) != wait_result::progress) {
         (void)comm.ask();
         return comm.failure();

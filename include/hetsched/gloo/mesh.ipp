@@ -213,7 +213,6 @@ inline void connect_all(gloo_mesh& mesh, roll_call& call, const process_place& p
   const auto neighbours = neighbours_of(place.rank, place.ranks);
   auto ranks = std::make_unique<introduction>(place.rank, place.ranks, key, std::move(door.socket), neighbours);
   for (const int r : neighbours) {
-    if (r > place.rank && !is_mesh(place.ranks)) continue;
     const auto theirs = call.get("address", r);  // also of higher ones, who call: it comes, or why it does not
     if (one_network && r > place.rank) continue;
     const std::string text{theirs.begin(), theirs.end()};
