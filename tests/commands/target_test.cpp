@@ -184,10 +184,26 @@ TEST_CASE("hetsched-plan --for: a target of one's own, and its stack unless anot
   CHECK(hetsched::gaps(hetsched::read_plan(w.path("p.json")).plan, *hetsched::find_plan_target("megatron")).empty());
 }
 
+TEST_CASE("hetsched-plan --for: a head that predicts several tokens goes to Megatron-LM, and torch says that it has none") {
+  const place w;
+  w.put("further.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 8, "hidden": 2048, "heads": 16,
+    "vocab": 32000, "sequence": 1024, "dtype": "bf16", "norm": "rms", "tie": false, "further_tokens": 2}})");
+  const std::string plan = "hetsched-plan --cluster c.json --model further.json --global-batch 8 --microbatch-size 4 --for ";
+  const auto found = w.run(plan + "megatron --out p.json");
+  CAPTURE(found.errors);
+  REQUIRE(found.status == 0);
+  REQUIRE(w.run("hetsched-export --plan p.json --to megatron --out m").status == 0);
+  CHECK(w.get("m/pipeline_layout.txt").ends_with("m*2L\n"));
+  CHECK(w.get("m/launch.sh").find("--mtp-num-layers 2 ") != std::string::npos);
+  const auto none = w.run(plan + "torch");
+  CHECK(none.status == 1);
+  CHECK(none.complaints().find("torch can run none: the model's head predicts further tokens") != std::string::npos);
+}
+
 TEST_CASE("hetsched-plan --for: what there is no plan for, and what does not go together") {
   const place w;
   w.put("t.json", R"({"format": "hetsched/target", "version": 1, "name": "small", "like": "torch", "stack": "deepspeed",
-    "most": {"data": 8, "context": 1, "tensor": 1, "expert": 1}})");
+    "zero": [0], "most": {"data": 8, "context": 1, "tensor": 1, "expert": 1}})");
   w.put("big.json", R"({"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 16384, "num_attention_heads": 128,
     "intermediate_size": 65536, "vocab_size": 8000, "max_position_embeddings": 1024, "torch_dtype": "bfloat16"})");
   const auto none =
