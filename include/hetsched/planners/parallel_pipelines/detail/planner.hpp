@@ -60,8 +60,8 @@ class parallel_planner {
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     auto why = one_pipeline(true);
     if (!go_on() || cannot_win()) return finish(why);
-    // What is looked at to the end has the best single pipeline soon: little time may be left for what takes longer. It counts
-    // only then, or where it did: sets are sought from plans of several kinds, and a good one of one pipeline leads elsewhere.
+    // What is looked at to the end has the best single pipeline soon: little time may be left for what takes longer. It is put
+    // aside until sets have been sought: begun with it, their search finds less.
     const bool at_once = to_the_end() && !found_.worth().money() && one_bound_ < infinity;
     if (at_once) why = one_pipeline(false);
     if (options_.more)
