@@ -64,7 +64,8 @@ interop_options some_interop(random_source& r) {
           .enumeration = mostly_double(r, .1),
           .looks = mostly(r, 1, 20),
           .known_bound = mostly_double(r, 0),
-          .prove = one_in(r, 4)};
+          .prove = one_in(r, 4),
+          .rows = one_in(r, 2)};
 }
 hetauto_options some_hetauto(random_source& r) {
   hetauto_options o;

@@ -107,22 +107,24 @@ namespace detail {
       stopped = stopped || (asked.progress && !asked.progress(state));
       return !stopped;
     };
+    auto go_on = [&] {
+      const double best_s = std::min(found.best_s(), of_sum.best_s());
+      return !stopped && asked.may_go_on() && !(asked.progress && !asked.progress({labels, "labels", best_s, 0}));
+    };
+    // Which of the two leads further cannot be told from where they begin; the first one takes less time.
+    const auto change = [&](plan_candidates& from) {
+      constexpr std::int64_t most_looks = 50'000'000;  // some tenths of a second
+      if (options.stages == 0) stage_order_search(problem, table, hardware, book.costs(), from, go_on).run(most_looks);
+    };
+    change(found);
     const auto sum =
         one_pipeline_search(hardware, book.costs(), problem, table, algebra, problem_of_sum, {.prove = false, .rows = false});
     if (!sum && sum.why_not().why == refusal::kind::stopped && !found.best()) return sum.why_not();
     if (sum && (options.stages == 0 || static_cast<int>(sum->pipelines.front().stages.size()) == options.stages))
       of_sum.keep(*sum);
     if (!found.best() && !of_sum.best()) return none();
-    auto go_on = [&] {
-      const double best_s = std::min(found.best_s(), of_sum.best_s());
-      return !stopped && asked.may_go_on() && !(asked.progress && !asked.progress({labels, "labels", best_s, 0}));
-    };
-    constexpr std::int64_t most_looks = 50'000'000;  // some tenths of a second
     constexpr double gap = 0.001;
-    // Which of the two leads further cannot be told from where they begin.
-    if (options.stages == 0)
-      for (auto* from : {&of_sum, &found})
-        stage_order_search(problem, table, hardware, book.costs(), *from, go_on).run(most_looks);
+    change(of_sum);
     if (of_sum.best()) found.keep(*of_sum.best());
     const double value = found.best_s(), reached = std::min(value, asked.beat);
     const double bound = options.prove ? least_iteration(problem, table, hardware, book.costs(), asked.microbatches, reached, gap,

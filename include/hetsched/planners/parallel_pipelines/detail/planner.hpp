@@ -60,8 +60,9 @@ class parallel_planner {
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     auto why = one_pipeline(true);
     if (!go_on() || cannot_win()) return finish(why);
-    // What is looked at to the end has the best single pipeline soon: little time may be left for what takes longer.
-    const bool at_once = to_the_end() && one_bound_ < infinity;
+    // What is looked at to the end has the best single pipeline soon: little time may be left for what takes longer. It is put
+    // aside until sets have been sought: begun with it, their search finds less.
+    const bool at_once = to_the_end() && !found_.worth().money() && one_bound_ < infinity;
     if (at_once) why = one_pipeline(false);
     if (options_.more)
       for (auto& lines : options_.more()) found_.consider({.pipelines = std::move(lines)});
@@ -78,6 +79,7 @@ class parallel_planner {
       if (found_.least() <= options_.hopeless * asked_.beat) {
         search_sets(relaxed, pool, sets);
         if (!stopped_ && !at_once) why = one_pipeline(false);
+        take_single();
         if (!stopped_) tell_cases_apart(relaxed, pool, sets);
       }
     }
@@ -100,7 +102,7 @@ class parallel_planner {
 
   [[nodiscard]] bool go_on() {
     if (ended()) return false;
-    if (asked_.progress && !asked_.progress({found_.plans(), "plans", found_.least(), bound()})) stopped_ = true;
+    if (asked_.progress && !asked_.progress({found_.plans(), "plans", least(), bound()})) stopped_ = true;
     if (bound() > asked_.beat) stopped_ = true;
     return !stopped_;
   }
@@ -156,9 +158,14 @@ class parallel_planner {
     if (found->evidence && !found_.worth().money()) {
       one_bound_ = std::max(one_bound_, found->evidence->sum_bound);
     }
-    found_.keep(*std::move(found));
+    single_ = *std::move(found);
+    if (first_only) take_single();
     return std::nullopt;
   }
+  void take_single() {
+    if (single_) found_.keep(*std::exchange(single_, std::nullopt));
+  }
+  [[nodiscard]] double least() const { return std::min(found_.least(), single_ ? objective_of(*single_) : infinity); }
 
   // Whether bounds alone show that a plan that is known stays the best.
   [[nodiscard]] bool cannot_win() {
@@ -398,6 +405,7 @@ class parallel_planner {
   }
 
   [[nodiscard]] outcome<plan> finish(const std::optional<refusal>& why) {
+    take_single();
     auto& best = found_.best();
     // Of several pipelines, any one could do all microbatches.
     if (!best && one_bound_ == infinity && why && !asked_.use_all_devices) return *why;
@@ -453,6 +461,7 @@ class parallel_planner {
   const planning_problem& asked_;
   const parallel_pipelines_options& options_;
   candidates found_;
+  std::optional<plan> single_;                // of one pipeline, that does not count yet
   double several_bound_ = 0, one_bound_ = 0;  // no plan of several, of one pipeline has a smaller objective
   bool stopped_ = false, complete_ = false;
   double out_of_reach_ = 0, counted_bound_ = 0;  // what has been proved
