@@ -161,8 +161,7 @@ class tapered_cuts {
     double rate = 0;
     for (const int p : placements) rate += 1 / std::max(table_.time(p, 0, problem_.layers), least_period_s);
     double low = 0.8 / rate, high = 1.06 / rate;
-    bool any = false;
-    while (!(any = within(placements, std::min(high, longest)))) {
+    while (!within(placements, std::min(high, longest))) {
       if (high >= longest || high > 1e6 / rate) return infinity;
       low = high;
       high *= high < 1.5 / rate ? 1.12 : 1.6;
