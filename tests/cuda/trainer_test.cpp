@@ -31,6 +31,7 @@
 #include "fake_layers.hpp"
 #include "host_transport.hpp"
 #include "mixed_ranks.hpp"
+#include "tensor_of.hpp"
 
 using namespace hetsched;
 using namespace hetsched::test;
@@ -614,74 +615,6 @@ TEST_CASE("[threads] ranks whose layers on GPUs begin with other values are name
   });
   for (const auto& text : told) CHECK(text == "layer 0 is not made alike on ranks 0 and 1: parameter 0 begins with other values");
 }
-
-namespace {
-
-/// The upper half of a float.
-struct bf16 {
-  std::uint16_t bits = 0;
-  bf16() = default;
-  explicit bf16(float x) {
-    std::uint32_t all = 0;
-    std::memcpy(&all, &x, sizeof all);
-    bits = static_cast<std::uint16_t>((all + 0x7fff + (all >> 16 & 1)) >> 16);  // to the nearest, ties to even
-  }
-  explicit operator float() const {
-    const std::uint32_t all = std::uint32_t{bits} << 16;
-    float x = 0;
-    std::memcpy(&x, &all, sizeof x);
-    return x;
-  }
-};
-
-template <class Element>
-struct tensor_of {
-  tensor_of() = default;
-  tensor_of(const tensor_shape& s, cuda_buffer<cuda_check::api> b) : extents(s), memory(std::move(b)) {}
-  tensor_of(const tensor_shape& s, const fake_queue& q) : tensor_of(s, {q, s.at(0) * s.at(1) * sizeof(Element)}) {}
-  [[nodiscard]] const tensor_shape& shape() const { return extents; }
-  cuda_buffer<cuda_check::api>& buffer() { return memory; }
-  [[nodiscard]] const cuda_buffer<cuda_check::api>& buffer() const { return memory; }
-  [[nodiscard]] Element* data() const { return static_cast<Element*>(memory.data()); }
-  [[nodiscard]] std::size_t size() const { return memory.bytes() / sizeof(Element); }
-  tensor_shape extents;
-  cuda_buffer<cuda_check::api> memory;
-};
-using wide = tensor_of<float>;
-using narrow = tensor_of<bf16>;
-
-template <class T>
-cuda_check::machine::range reads(const T& t) {
-  return {t.data(), t.memory.bytes(), false};
-}
-template <class T>
-cuda_check::machine::range writes(const T& t) {
-  return {t.data(), t.memory.bytes(), true};
-}
-
-}  // namespace
-
-template <class Element>
-struct hetsched::tensor_traits<tensor_of<Element>>
-    : hetsched::cuda_tensor_traits<tensor_of<Element>, Element, hetsched::cuda_check::api> {
-  static void add(tensor_of<Element>& sum, const tensor_of<Element>& term, const fake_queue& q) {
-    work_on(q, {&term.buffer()}, {&sum.buffer()}, [&] {
-      cuda_check::launch(q, "a sum", {reads(term), reads(sum), writes(sum)},
-                         [to = sum.data(), from = term.data(), n = sum.size()](const auto& v) {
-                           for (std::size_t k = 0; k < n; ++k)
-                             v.write(to)[k] = hetsched::detail::sum_of(v.read(to)[k], v.read(from)[k]);
-                         });
-    });
-  }
-  static void scale(tensor_of<Element>& t, double factor, const fake_queue& q) {
-    work_on(q, {}, {&t.buffer()}, [&] {
-      cuda_check::launch(q, "a scaling", {writes(t)},
-                         [at = t.data(), n = t.size(), f = static_cast<float>(factor)](const auto& v) {
-                           for (std::size_t k = 0; k < n; ++k) v.write(at)[k] = Element(static_cast<float>(v.read(at)[k]) * f);
-                         });
-    });
-  }
-};
 
 namespace {
 
