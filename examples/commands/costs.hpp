@@ -140,8 +140,9 @@ struct cost_choice {
       const auto found = std::filesystem::exists(path, unknown) ? path : std::filesystem::exists(beside, unknown) ? beside : "";
       if (found.empty())
         throw hetsched::file_error(plan_path, "/setting/costs",
-                                   "found " + s.costs + ", and neither " + path + " nor " + beside +
-                                       " is there; expected the file that the plan was priced with: --cost forest:F says where "
+                                   "found " + s.costs + ", and " +
+                                       (path == beside ? "it is not there" : "neither " + path + " nor " + beside + " is there") +
+                                       "; expected the file that the plan was priced with: --cost forest:F says where "
                                        "it is, and --cost tile prices without it");
       formulas = "forest:" + found;
     }
@@ -164,6 +165,8 @@ class cost_source {
     if (!given.profile.empty()) profile_ = hetsched::read_profile_file(given.profile);
     if (forest_ = forest_of(given.formulas); !forest_.empty()) {
       if (forest_.size() > 240) throw hetsched::input_error("--cost: the path of the forest is longer than 240 bytes");
+      if (std::any_of(forest_.begin(), forest_.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }))
+        throw hetsched::input_error("--cost: the path of the forest has control characters, which a plan could not name");
       correction_ = std::make_shared<const hetsched::operator_correction>(hetsched::read_correction(forest_).correction);
       given_.formulas = "tile";
     }

@@ -60,7 +60,7 @@ timeline read_prediction(const arguments& given) {
     const auto file = read_pipeline(given.pipeline);
     return play(file.times, file.microbatches, given.schedule, {}, {});
   }
-  const auto file = read_pipelines(given.plan);
+  const auto file = read_plan(given.plan);
   std::vector<timeline> pipelines;
   for (auto line : file.plan.pipelines) {
     if (line.boundaries.size() + 1 != line.stages.size())

@@ -145,7 +145,7 @@ TEST_CASE("hetsched-plan: quantised weights, by option, by model.json and by con
     REQUIRE(r.status == 0);
     CHECK(r.output.find(said) != std::string::npos);
     CHECK(r.errors == told);
-    return hetsched::read_plan(w.path("plan.json")).plan.predicted.inference->first_token_s;
+    return served_plan(w).predicted->first_token_s;
   };
   const double int8_s = first_token_s("w8a8.json", "weights in 8.00 bits, products in int8", ""),
                same_s = first_token_s("w8a8.json --products same", "weights in 8.00 bits", ""),

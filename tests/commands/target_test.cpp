@@ -69,6 +69,19 @@ TEST_CASE("hetsched-plan --for: the plan goes to the target as it is, at no less
   CHECK(w.get("megatron/launch.sh").find("--grad-reduce-in-bf16") == std::string::npos);  // as its stack holds fp32 gradients
 }
 
+TEST_CASE("hetsched-plan --planner uniform: its stages are as long as each other under sends that hold ranks up, too") {
+  const place w;
+  for (const std::string sends : {"asynchronous", "grouped", "blocking"}) {
+    CAPTURE(sends);
+    REQUIRE(w.plan("--planner uniform --granularity block --stack megatron --out p.json --sends " + sends).status == 0);
+    for (const auto& line : hetsched::read_plan(w.path("p.json")).plan.pipelines)
+      for (const auto& s : line.stages) {
+        const auto blocks = [](const hetsched::layer_range& r) { return std::min(r.last, 9) - std::max(r.first, 1); };
+        CHECK(blocks(s.layers) == blocks(line.stages.front().layers));
+      }
+  }
+}
+
 TEST_CASE("hetsched-plan --for: pipelines that are copies of one, where links are slow") {
   const place w;
   w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [

@@ -216,7 +216,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
   // What stages are planned for is transfers beside computing: then plans are looked for that lose little by waiting for them.
   const bool by_sends = source.trainer_sends(given.sends) != send_mode::asynchronous &&
                         given.objective == plan_objective::iteration && given.frontier.empty() && given.quantile == 0 &&
-                        given.device_bias == 0 && !given.options.published;
+                        given.device_bias == 0 && !given.options.published && lost.empty();
   if (by_sends) first.time_budget_s *= 0.75;
   std::string robust_text;
   nlohmann::ordered_json noise, bias;
@@ -240,7 +240,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
   }
   if (found && by_sends) {
     on_the_way.insert(on_the_way.begin(), *found);
-    if (auto sent = search_sends(given, hardware, source, std::move(on_the_way), progress)) found = std::move(sent->plan);
+    if (auto sent = search_sends(given, planner, hardware, source, std::move(on_the_way), progress))
+      found = std::move(sent->plan);
   }
   if (!found) {
     const auto& why = found.why_not();

@@ -231,18 +231,17 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   return found;
 }
 
-/// The plan whose iteration is shortest where ranks wait for what they send, from those that the search has found on. `plans`:
-/// the search's own first.
-[[nodiscard]] inline hetsched::outcome<hetsched::sent_plan> search_sends(const plan_arguments& given,
-                                                                         const hetsched::cluster& hardware,
-                                                                         const cost_source& source,
-                                                                         std::vector<hetsched::plan> plans,
-                                                                         progress_line& progress) {
+/// The plan whose iteration is shortest where ranks wait for what they send, from those that the search has found on; of planners
+/// whose plans are of a kind of their own, of those alone. `plans`: the search's own first.
+[[nodiscard]] inline hetsched::outcome<hetsched::sent_plan> search_sends(
+    const plan_arguments& given, const hetsched::planner_entry& planner, const hetsched::cluster& hardware,
+    const cost_source& source, std::vector<hetsched::plan> plans, progress_line& progress) {
   using namespace hetsched;
   sends_options options;
   options.how = {
       .flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = given.options.epsilon};
   if (given.target) options.runs = [&](const plan& p) { return gaps(p, *given.target, hardware).empty(); };
+  if (planner.name != planners().front().name && !planner.one_pipeline) options.most_plans = static_cast<int>(plans.size());
   options.go_on = [&](int looked_at, double best_s) {
     if (progress.due()) progress.show(0, "sends: " + std::to_string(looked_at) + " plans, best " + format_seconds(best_s));
     return in_time(given, progress);

@@ -165,6 +165,7 @@ template <class Costs>
   }
   found->setting = source.setting(hardware);
   found->setting.stack.reset();
+  found->setting.further_tokens = 0;  // engines make a token at a time
   if constexpr (inference_costs<Costs>) found->setting.sequence = given.serving.prompt_tokens + given.serving.output_tokens;
   files.add(given.out, to_json(*found, hardware));
   auto figures = serving_figures(hardware, costs, *found);

@@ -154,6 +154,12 @@ TEST_CASE("classes of operators with anchors of their own are scaled by these, a
   CHECK(own.is_anchored());
   CHECK(layer_s(found) == doctest::Approx(1.6 * modelled_s[0] + 0.5 * modelled_s[1] + modelled_s[2]));
   CHECK(found.subclusters[1] == two_kinds().subclusters[1]);
+  // An anchor takes the place of what a device was said to be.
+  auto said = two_kinds();
+  said.subclusters[0].device.speed = 3;
+  said.subclusters[0].device.class_speeds = {2, 1, 0.5};
+  CHECK(anchored(said, std::vector{products, attention}) == found);
+  CHECK(anchored(said, std::vector{of_layer}) == anchored(two_kinds(), std::vector{of_layer}));
 
   // What the whole layer takes beyond them is of the others.
   auto whole = of_layer;

@@ -642,6 +642,8 @@ TEST_CASE("a config.json's quantization_config: bits of weights, and what engine
   CHECK(compressed(R"({"num_bits": 8, "type": "int"})", R"({"num_bits": 8, "type": "int"})") == std::pair(8.0, int8));
   CHECK(compressed(R"({"num_bits": 8, "type": "float"})", R"({"num_bits": 8, "type": "float"})") == std::pair(8.0, fp8));
   CHECK(compressed(R"({"num_bits": 4, "type": "int", "group_size": 128})", "null") == std::pair(4.15625, none));
+  CHECK(compressed(R"({"num_bits": 8, "type": null})", R"({"num_bits": 8, "type": null})") == std::pair(8.0, int8));
+  CHECK(compressed(R"({"type": "float"})", R"({"type": "float", "num_bits": null})") == std::pair(0.0, none));
 }
 
 TEST_CASE("a transformer by its features is what a config of such features is") {

@@ -29,6 +29,8 @@ class anchored_stage {
   anchored_stage(subcluster one, const device_anchor& a, training_cost_options options)
       : one_(std::move(one)), a_(a), options_(std::move(options)) {
     if ((a.tokens_per_s != 0) == (a.layer_s != 0)) fail(" needs one time: tokens_per_s, or layer_s");
+    one_.device.speed = 1;
+    one_.device.class_speeds = {1, 1, 1};
     if (of_layer() && !(a.layer_s > 0 && std::isfinite(a.layer_s))) fail(": layer_s must be finite and positive");
     if (!of_layer() && !(a.tokens_per_s > 0 && std::isfinite(a.tokens_per_s))) fail(": tokens_per_s must be finite and positive");
     if (a.microbatches < 0 || (of_layer() && a.microbatches > 0)) fail(": microbatches are of an iteration, and at least 0");
@@ -62,10 +64,8 @@ class anchored_stage {
     options_.stack.host_launch_s = 0;
     options_.zero = {0};
     where_.zero = 0;
-    auto& speeds = one_.device.class_speeds;
-    speeds = {1, 1, 1};
     const double whole_s = seconds();
-    at(speeds, *a_.only) = 2;
+    at(one_.device.class_speeds, *a_.only) = 2;
     const double modelled_s = 2 * (whole_s - seconds());
     if (!(modelled_s > 1e-9 * whole_s)) fail(": its layer has no " + std::string(at(operator_class_names, *a_.only)));
     const double speed = modelled_s / a_.layer_s;
@@ -169,6 +169,7 @@ HETSCHED_INLINE cluster anchored(cluster hardware, std::span<const device_anchor
     const double speed = beside.empty() ? 1 : detail::geometric_mean(beside);
     if (std::none_of(known.begin(), known.end(), [](const auto& k) { return k.has_value(); })) {
       s.device.speed = speed;
+      s.device.class_speeds = {1, 1, 1};
       continue;
     }
     s.device.speed = 1;

@@ -217,7 +217,8 @@ inline void read_biases(const json_value& value, transformer& m) {
   if (const auto weights = compressed(*quantized, "weights")) {
     const auto own = weights->find("group_size");
     const double of_group = own && !own->is_null() && own->number(-1, 1 << 20) > 0 ? 20 / own->number(-1, 1 << 20) : 0;
-    return std::min(32.0, weights->at("num_bits").number(1, 32) + of_group);
+    if (const auto bits = weights->find("num_bits"); bits && !bits->is_null())
+      return std::min(32.0, bits->number(1, 32) + of_group);
   }
   const auto name = quantization_method(*quantized);
   return name == "fp8" || name == "fbgemm_fp8" ? 8 : name == "mxfp4" ? 4.25 : 0;
@@ -231,9 +232,10 @@ inline void read_biases(const json_value& value, transformer& m) {
   const auto name = quantization_method(*quantized);
   if (name == "fp8" || name == "fbgemm_fp8") return number_format::fp8;
   const auto inputs = compressed(*quantized, "input_activations");
-  if (!inputs || inputs->at("num_bits").number(1, 32) != 8) return {};
+  const auto bits = inputs ? inputs->find("num_bits") : std::nullopt;
+  if (!bits || bits->is_null() || bits->number(1, 32) != 8) return {};
   const auto type = inputs->find("type");
-  return type && type->text() == "float" ? number_format::fp8 : number_format::int8;
+  return type && !type->is_null() && type->text() == "float" ? number_format::fp8 : number_format::int8;
 }
 
 /// JSON with null for the NaN and Infinity that Python writes, as in the limits of state-space models.

@@ -294,6 +294,45 @@ TEST_CASE("a long update of a stage that is not the first, and gradients that th
   CHECK(bound <= least * (1 + 1e-6));
 }
 
+TEST_CASE("layers of too many kinds for programs of columns: whole stages alone are a bound, updates as well") {
+  // Two devices, each of which holds little more than half of the layers; the second cannot hold the first layer, and updates for
+  // long, beside what the first does last.
+  constexpr int layers = 80;
+  cost_tables costs{.layers = layers, .classes = 1, .rows = {}, .prices = std::vector<transfer_cost>(layers - 1)};
+  cluster hardware{.links = {{.a = 0, .b = 1, .link = {0, 1e9}}}};
+  for (const int k : {0, 1}) {
+    device own{.name = "d", .memory_bytes = 1000 * (layers / 2 + 2), .memory_bandwidth = 1e12};
+    own.peak_flops.fill(1e12);
+    hardware.subclusters.push_back({.name = "s" + std::to_string(k), .device = own, .nodes = 1, .devices_per_node = 1});
+    std::vector<stage_cost> of_layers;
+    for (int l = 0; l < layers; ++l)
+      of_layers.push_back({.forward_s = 1 + 1e-4 * l, .backward_s = 2 + 2e-4 * l, .weight_bytes = 1000});
+    if (k == 1) of_layers[0].weight_bytes = 100'000'000;
+    costs.rows.push_back({.where = {{k, 1, 1}, {}}, .layer = of_layers, .update_s = k == 1 ? 500.0 : 0.0});
+  }
+  const additive_costs model{costs};
+  price_book book(hardware, model);
+  const auto problem = make_interop_problem(book);
+  const stage_prices table(book, problem);
+  auto go_on = [] { return true; };
+  double least = never;
+  for (int cut = 1; cut < layers; ++cut)
+    for (const int warmup : {1, 2}) {
+      plan p{.pipelines = {{.microbatches = 2, .schedule = {.name = "1f1b"}}}};
+      for (const int i : {0, 1})
+        p.pipelines[0].stages.push_back({.layers = i == 0 ? layer_range{0, cut} : layer_range{cut, layers},
+                                         .devices = {{.mesh = {i, 1, 1}, .first_device = 0}},
+                                         .warmup = i == 0 ? warmup : 1});
+      const auto found = evaluate(hardware, model, p);
+      if (found && found->shortage.empty()) least = std::min(least, found->plan.predicted.iteration_s);
+    }
+  REQUIRE(least < never);
+  CHECK_FALSE(iteration_bound(problem, table, hardware, book.costs()).usable());
+  const double bound = least_iteration(problem, table, hardware, book.costs(), 2, 2 * least, 0.001, go_on, never);
+  CHECK(bound <= least * (1 + 1e-9));
+  CHECK(bound > 0.8 * least);
+}
+
 TEST_CASE("equal layers on equal devices: the bound is the closed form of stages that all end together") {
   // Stages that get shorter by a share of 1/m each take T = W / (1 - (1 - 1/m)^S) for W of work in S stages.
   constexpr int layers = 200, devices = 4, microbatches = 16;
