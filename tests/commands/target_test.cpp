@@ -71,12 +71,21 @@ TEST_CASE("hetsched-plan --for: the plan goes to the target as it is, at no less
 
 TEST_CASE("hetsched-plan --planner uniform: its stages are as long as each other under sends that hold ranks up, too") {
   const place w;
-  for (const std::string sends : {"asynchronous", "grouped", "blocking"}) {
+  w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [
+    {"name": "a", "device": "RTX3090", "nodes": 1, "devices_per_node": 2, "intra_node": {"gbit_per_s": 100, "latency_us": 10}},
+    {"name": "b", "device": "V100-SXM2-16GB", "nodes": 1, "devices_per_node": 2,
+     "intra_node": {"gbit_per_s": 100, "latency_us": 10}}], "links": [{"between": ["a", "b"], "gbit_per_s": 2, "latency_us": 50}]})");
+  w.put("m.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 12, "hidden": 2048, "heads": 16,
+    "vocab": 50000, "sequence": 1024, "dtype": "fp16", "norm": "rms", "tie": false}})");
+  for (const std::string sends : {"asynchronous", "blocking"}) {
     CAPTURE(sends);
-    REQUIRE(w.plan("--planner uniform --granularity block --stack megatron --out p.json --sends " + sends).status == 0);
+    REQUIRE(w.run("hetsched-plan --cluster c.json --model m.json --global-batch 16 --microbatch-size 1 --planner uniform "
+                  "--granularity block --stack megatron --out p.json --sends " +
+                  sends)
+                .status == 0);
     for (const auto& line : hetsched::read_plan(w.path("p.json")).plan.pipelines)
       for (const auto& s : line.stages) {
-        const auto blocks = [](const hetsched::layer_range& r) { return std::min(r.last, 9) - std::max(r.first, 1); };
+        const auto blocks = [](const hetsched::layer_range& r) { return std::min(r.last, 13) - std::max(r.first, 1); };
         CHECK(blocks(s.layers) == blocks(line.stages.front().layers));
       }
   }
