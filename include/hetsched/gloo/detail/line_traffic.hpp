@@ -115,6 +115,14 @@ class line_traffic {
     if (!peer.waits_to_say) write_frames(p);
   }
   void write_frames(int p);
+  /// In a tree, it leaves with all that is said to that neighbour at once: where all ask, each has as many as the square of the
+  /// ranks to send on.
+  void answer(int p, const inquiry& told) {
+    auto& peer = at(peers_, p);
+    if (peer.down) return;
+    append_frame(peer.to_say, frame_kind::answer, peer.told = peer.unasked_got, &told, 1);
+    if (is_mesh(mesh_.ranks) && !peer.waits_to_say) write_frames(p);
+  }
 
   void answer_leaving(int p) {
     auto& peer = at(peers_, p);

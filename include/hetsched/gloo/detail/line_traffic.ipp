@@ -180,19 +180,19 @@ HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
       if (!comes_by(p, question.asker)) return distrust(p, "a frame", "asks for a rank that is not there");
       pass_on(p, header.kind, body, header.bytes);
       question.answerer = static_cast<std::uint32_t>(mesh_.rank);
-      say(p, frame_kind::answer, &question, 1);
+      answer(p, question);
       break;
     }
     case frame_kind::answer: {
-      const auto answer = read_part<inquiry>(body);
-      if (!comes_by(p, answer.answerer) || answer.asker >= as_size(mesh_.ranks) || comes_by(p, answer.asker))
+      const auto told = read_part<inquiry>(body);
+      if (!comes_by(p, told.answerer) || told.asker >= as_size(mesh_.ranks) || comes_by(p, told.asker))
         return distrust(p, "a frame", "answers for a rank that is not there");
-      if (is_other(answer.asker)) {
-        say(way_to(static_cast<int>(answer.asker)), frame_kind::answer, &answer, 1);
+      if (is_other(told.asker)) {
+        answer(way_to(static_cast<int>(told.asker)), told);
         break;
       }
-      auto& known = peers_[answer.answerer].answered_to;
-      known = std::max(known, answer.number);
+      auto& known = peers_[told.answerer].answered_to;
+      known = std::max(known, told.number);
       happened_.notify_all();
       break;
     }
