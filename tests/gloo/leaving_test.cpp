@@ -110,6 +110,24 @@ TEST_CASE("[threads] gloo: a rank that has its gather and leaves has brought all
   }
 }
 
+TEST_CASE("[threads] gloo: a rank that leaves while it is being connected by need is missed by nobody") {
+  constexpr int ranks = 20, callers = 3;
+  auto ends = connect_ends(ranks);
+  rethrow_first(on_ranks(ranks, [&](int r) {
+    auto& end = ends[static_cast<std::size_t>(r)];
+    if (r < ranks - callers) {
+      CHECK(end->wait(deadline_in(0.7), true) == wait_result::deadline);
+      CHECK(end->failure() == "");
+      return;
+    }
+    for (int other = 5; other < ranks - callers; ++other) {
+      (void)end->open({r, other, payload::activation, 0, 0});
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * (r + callers - ranks)));
+    }
+    end.reset();
+  }));
+}
+
 TEST_CASE("[threads] gloo: what is sent to a rank that has left fails the sender") {
   for (const std::size_t columns : {std::size_t{1}, std::size_t{1} << 16}) {
     CAPTURE(columns);

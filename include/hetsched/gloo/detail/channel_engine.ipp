@@ -19,6 +19,8 @@ HETSCHED_INLINE channel_engine::~channel_engine() {
     if (std::uncaught_exceptions() > exceptions_ && reason_.empty())
       reason_ = "rank " + std::to_string(mesh_.rank) + " was ended by an exception";
     if (!aborted_ && !reason_.empty()) fail(std::string(reason_));  // so is who leaves behind a gather that came to its deadline
+    // Who holds itself connected with this rank would miss it.
+    (void)await(hold, deadline_in(5), [&] { return aborted_ || !mesh_.door || !mesh_.door->is_expected(); });
     mesh_.door.reset();
     for (const int p : met_) say(p, frame_kind::leaving, &at(peers_, p).tensors_sent, 1);
     (void)await(hold, deadline_in(aborted_ ? 1 : 5), [&] {

@@ -64,6 +64,14 @@ class introduction {
   [[nodiscard]] int watched();
   /// Whether somebody has connected, or is called, without having been proved.
   [[nodiscard]] bool is_busy() const { return !guests_.empty() || !calls_.empty(); }
+  /// Whether a rank that is called may hold itself connected already: it has all proofs, and has not been heard on them.
+  [[nodiscard]] bool is_expected() const {
+    const auto has_proofs = [&](int rank) {
+      return std::all_of(calls_.begin(), calls_.end(),
+                         [rank](const outgoing& c) { return c.rank != rank || c.state == call_state::has_proved; });
+    };
+    return std::any_of(calls_.begin(), calls_.end(), [&](const outgoing& c) { return has_proofs(c.rank); });
+  }
   /// A rank with all its lines, to be taken; -1: there is none.
   [[nodiscard]] int newcomer() const;
   /// A rank that has not answered in time, and is called no more, and why; -1: there is none.
