@@ -12,8 +12,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <latch>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "../sanitizer_share.hpp"
@@ -143,6 +145,37 @@ TEST_CASE("[threads] gloo: what is sent to a rank that has left fails the sender
     CHECK(contains(ends[0]->failure(), "rank 1 has left"));
     CHECK(!ends[0]->poll(send));
   }
+}
+
+TEST_CASE("[threads] gloo: who is to be connected by need and does not answer in time fails the sender") {
+  constexpr int ranks = 17;
+  gloo_options options;
+  options.store = make_process_store();
+  const auto place = [](int r) { return process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}}; };
+  std::latch left(1);
+  rethrow_first(on_ranks(ranks, [&](int r) {
+    if (r + 1 < ranks) {
+      {
+        gloo_end end(place(r), options);
+        if (r != 7) (void)end.wait(deadline_in(20), true);
+      }
+      if (r == 7) left.count_down();
+      return;
+    }
+    auto mesh = detail::connect_mesh(place(r), options);
+    mesh.connect_deadline_s = 0.2;
+    detail::channel_engine end(std::move(mesh));
+    end.meet_all(deadline_in(20));
+    left.wait();
+    detail::gloo_transfer send;
+    double number = 1;
+    send.data = reinterpret_cast<char*>(&number);
+    send.header.note = {.bytes = sizeof number, .elements = 1};
+    end.post(end.open({r, 7, payload::activation, 0, 0}), send, {});
+    CHECK(end.wait(deadline_in(20), true) == wait_result::aborted);
+    CHECK(contains(end.failure(), "rank 16: rank 7 cannot be reached at "));
+    CHECK(!send.ended);
+  }));
 }
 
 TEST_CASE("[threads] gloo: a small tensor for a rank whose tensors could still come, but whose frames have ended") {

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -72,6 +73,12 @@ class line_traffic {
   void meet(int p);
   /// Has a rank connected, if it is not: the higher one calls.
   void need(int p);
+  /// Whether there is something to be sent to or received from a rank.
+  [[nodiscard]] bool is_used(int p) const {
+    const auto& peer = at(peers_, p);
+    return peer.outgoing.first || peer.from ||
+           std::any_of(channels_.all.begin(), channels_.all.end(), [p](const auto& c) { return c.peer == p && c.transfers.first; });
+  }
   /// Goes on with connections that are being made; returns when to look again, in ms (-1: when something happens).
   int look_at_door();
   /// Has all other neighbours told what one has told; they have to be written to.

@@ -73,8 +73,7 @@ HETSCHED_INLINE int line_traffic::look_at_door() {
   }
   for (auto [p, why] = door.give_up_one(); p >= 0; std::tie(p, why) = door.give_up_one()) {
     at(peers_, p).down = true;
-    for (const auto& c : channels_.all)
-      if (c.peer == p && c.transfers.first) fail("rank " + std::to_string(mesh_.rank) + ": " + why);
+    if (is_used(p)) fail("rank " + std::to_string(mesh_.rank) + ": " + why);
   }
   return door.is_busy() ? 50 : -1;
 }
@@ -109,9 +108,7 @@ HETSCHED_INLINE void line_traffic::lose(int p, const std::string& why) {
   peer.down = true;
   peer.waits_to_say = peer.waits_to_send = false;
   for (const auto line : {control_line, data_line}) drive_.watch.remove(socket_of(p, line));
-  bool is_missed = !peer.leaving || peer.outgoing.first || peer.from;
-  for (const auto& c : channels_.all) is_missed = is_missed || (c.peer == p && c.transfers.first);
-  if (is_missed) fail(lost_text(peers_, p, why));
+  if (!peer.leaving || is_used(p)) fail(lost_text(peers_, p, why));
   happened_.notify_all();
 }
 
