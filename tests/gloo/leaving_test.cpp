@@ -130,6 +130,16 @@ TEST_CASE("[threads] gloo: a rank that leaves while it is being connected by nee
   }));
 }
 
+TEST_CASE("[threads] gloo: where ranks are a tree, one amid it that has left is not asked for, nor is who is behind it") {
+  auto ends = connect_ends(22);
+  ends[1].reset();
+  for (const std::size_t asker : {0, 2, 5, 21}) {
+    CAPTURE(asker);
+    CHECK(ends[asker]->ask() == wait_result::deadline);
+    CHECK(ends[asker]->failure() == "");
+  }
+}
+
 TEST_CASE("[threads] gloo: what is sent to a rank that has left fails the sender") {
   for (const std::size_t columns : {std::size_t{1}, std::size_t{1} << 16}) {
     CAPTURE(columns);

@@ -131,6 +131,15 @@ class line_traffic {
     if (is_mesh(mesh_.ranks) && !peer.waits_to_say) write_frames(p);
   }
 
+  /// In a tree, who has left answers no more, nor does who is behind it: none of them is to blame.
+  void answer_behind(int gone, inquiry question) {
+    for (int r = 0; r < mesh_.ranks && !is_mesh(mesh_.ranks); ++r) {
+      if (r == mesh_.rank || way_to(r) != gone) continue;
+      question.answerer = static_cast<std::uint32_t>(r);
+      answer(way_to(static_cast<int>(question.asker)), question);
+    }
+  }
+
   void answer_leaving(int p) {
     auto& peer = at(peers_, p);
     if (!peer.leaving || peer.answered || (!aborted_ && peer.tensors_got < peer.tensors_due)) return;

@@ -109,6 +109,10 @@ HETSCHED_INLINE void line_traffic::lose(int p, const std::string& why) {
   peer.waits_to_say = peer.waits_to_send = false;
   for (const auto line : {control_line, data_line}) drive_.watch.remove(socket_of(p, line));
   if (!peer.leaving || is_used(p)) fail(lost_text(peers_, p, why));
+  for (int asker = 0; asker < mesh_.ranks && !is_mesh(mesh_.ranks) && !aborted_; ++asker)  // they may not have been told
+    if (const auto number = at(peers_, asker).asked; number > 0 && way_to(asker) != p)
+      answer_behind(p, {.number = number, .asker = static_cast<std::uint32_t>(asker)});
+  if (!is_mesh(mesh_.ranks)) write_to_neighbours();
   happened_.notify_all();
 }
 
@@ -176,6 +180,9 @@ HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
       auto question = read_part<inquiry>(body);
       if (!comes_by(p, question.asker)) return distrust(p, "a frame", "asks for a rank that is not there");
       pass_on(p, header.kind, body, header.bytes);
+      peers_[question.asker].asked = question.number;
+      for (const int other : neighbours_)
+        if (other != p && at(peers_, other).down) answer_behind(other, question);
       question.answerer = static_cast<std::uint32_t>(mesh_.rank);
       answer(p, question);
       break;
