@@ -76,8 +76,9 @@ class line_traffic {
   /// Whether there is something to be sent to or received from a rank.
   [[nodiscard]] bool is_used(int p) const {
     const auto& peer = at(peers_, p);
-    return peer.outgoing.first || peer.from ||
-           std::any_of(channels_.all.begin(), channels_.all.end(), [p](const auto& c) { return c.peer == p && c.transfers.first; });
+    return peer.outgoing.first || peer.from || std::any_of(channels_.all.begin(), channels_.all.end(), [p](const auto& c) {
+             return c.peer == p && c.transfers.first;
+           });
   }
   /// Goes on with connections that are being made; returns when to look again, in ms (-1: when something happens).
   int look_at_door();
