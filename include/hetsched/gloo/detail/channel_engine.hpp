@@ -15,6 +15,7 @@
 #include <hetsched/core/contract.hpp>
 #include <hetsched/gloo/detail/line_traffic.hpp>
 #include <hetsched/gloo/mesh.hpp>
+#include <hetsched/gloo/stranger.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/communicator/detail/standstill.hpp>
 
@@ -49,6 +50,12 @@ class channel_engine : line_traffic {
   [[nodiscard]] int rank() const { return mesh_.rank; }
   [[nodiscard]] int ranks() const { return mesh_.ranks; }
   [[nodiscard]] const gloo_mesh& mesh() const { return mesh_; }
+
+  /// So far.
+  [[nodiscard]] std::vector<stranger> strangers() const {
+    const lock hold(guard_);
+    return mesh_.door ? mesh_.door->strangers() : mesh_.strangers;
+  }
 
   [[nodiscard]] channel_end& open(const edge& e) {
     HETSCHED_EXPECTS(e.from != e.to && (e.from == mesh_.rank || e.to == mesh_.rank));

@@ -62,8 +62,8 @@ class introduction {
   void look(int wait_ms);
   /// A file that has something to read where look() has something to do but to count time, from the first call on.
   [[nodiscard]] int watched();
-  /// Whether somebody has connected, or is called, without having been proved.
-  [[nodiscard]] bool is_busy() const { return !guests_.empty() || !calls_.empty(); }
+  /// Whether somebody has connected, or is called, without having been proved, or could not be let in: look() is to count time.
+  [[nodiscard]] bool is_busy() const { return !guests_.empty() || !calls_.empty() || rests_until_; }
   /// Whether a rank that is called may hold itself connected already: it has all proofs, and has not been heard on them.
   [[nodiscard]] bool is_expected() const {
     const auto has_proofs = [&](int rank) {
@@ -169,7 +169,8 @@ class introduction {
   [[nodiscard]] std::string missing_text(double deadline_s) const;
 
   int rank_, ranks_;
-  const std::size_t most_guests_ = 128 + lines_per_pair * as_size(ranks_);  ///< ranks among them
+  std::size_t most_guests_ = 128 + lines_per_pair * as_size(ranks_);  ///< ranks among them; fewer once they have met
+  std::optional<clock::time_point> rests_until_{};                    ///< the door, as the system gives no more files
   sha256_digest key_;
   unique_socket door_;
   unique_socket watched_;  ///< where all of the sockets below are
