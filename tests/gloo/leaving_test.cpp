@@ -140,6 +140,29 @@ TEST_CASE("[threads] gloo: where ranks are a tree, one amid it that has left is 
   }
 }
 
+TEST_CASE("[threads] gloo: where ranks are a tree, one amid it that takes no part is missed alone") {
+  constexpr int ranks = 22;
+  gloo_options options;
+  options.store = make_process_store();
+  const auto place = [](int r) { return process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}}; };
+  std::latch over(1);
+  rethrow_first(on_ranks(ranks, [&](int r) {
+    if (r == 5) {
+      const auto mesh = detail::connect_mesh(place(r), options);
+      over.wait();
+    } else if (r == 2) {
+      {
+        detail::channel_engine end(detail::connect_mesh(place(r), options));
+        CHECK_THROWS_WITH_AS(end.meet_all(deadline_in(1.5)),
+                             "rank 2: not all ranks have been connected: rank 5 has not answered in time", error);
+      }
+      over.count_down();
+    } else {
+      CHECK_THROWS_AS(gloo_end(place(r), options), error);  // rank 2 has told, or rank 5 has ended
+    }
+  }));
+}
+
 TEST_CASE("[threads] gloo: what is sent to a rank that has left fails the sender") {
   for (const std::size_t columns : {std::size_t{1}, std::size_t{1} << 16}) {
     CAPTURE(columns);
