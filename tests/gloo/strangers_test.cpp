@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -342,6 +343,19 @@ TEST_CASE("[threads] gloo: a door for which the system has no more files rests, 
   tell(guest, bytes(sizeof(hello), 'x').data(), sizeof(hello));
   while (ranks.is_busy() && std::chrono::steady_clock::now() < until) ranks.look(10);
   CHECK(contains(to_text(ranks.strangers()), " 1 said something else than ranks do"));
+}
+
+TEST_CASE("gloo: a call is given up at its deadline, which does not count the time in which the process stood still") {
+  detail::introduction ranks(1, 2, keyed_digest({}, {}), unique_socket());
+  const auto began = std::chrono::steady_clock::now();
+  const auto after = [&](double seconds) { return began + std::chrono::milliseconds(std::llround(1000 * seconds)); };
+  ranks.call(0, detail::find_address("127.0.0.1", "1"), after(0.5));  // nobody listens there
+  std::this_thread::sleep_until(after(1.2));
+  CHECK(ranks.give_up_one().first == -1);
+  while (ranks.give_up_one().first < 0 && std::chrono::steady_clock::now() < after(20)) ranks.look(10);
+  CHECK(std::chrono::steady_clock::now() >= after(1.7));
+  CHECK(std::chrono::steady_clock::now() < after(20));
+  CHECK(!ranks.is_busy());
 }
 
 TEST_CASE("[threads] gloo: ranks meet over IPv6") {

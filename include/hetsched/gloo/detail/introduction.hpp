@@ -26,6 +26,7 @@
 #include <hetsched/gloo/detail/proof.hpp>
 #include <hetsched/gloo/detail/tcp_socket.hpp>
 #include <hetsched/gloo/stranger.hpp>
+#include <hetsched/runtime/communicator/detail/standstill.hpp>
 
 namespace hetsched::detail {
 
@@ -49,9 +50,9 @@ class introduction {
     if (rank + 1 == ranks) door_ = {};  // nobody calls the last one
   }
 
-  /// Where a lower rank listens, and until when it is to answer.
+  /// Where a lower rank listens, and until when it is to answer, but for time in which this process stands still.
   void call(int rank, const socket_address& at, clock::time_point until = clock::time_point::max()) {
-    for (std::uint32_t line = 0; line < lines_per_pair; ++line) calls_.push_back({rank, line, at, until});
+    for (std::uint32_t line = 0; line < lines_per_pair; ++line) calls_.push_back({rank, line, at, stood_still_.begin(until)});
   }
 
   /// Returns when all expected ranks are connected.
@@ -74,7 +75,8 @@ class introduction {
   }
   /// A rank with all its lines, to be taken; -1: there is none.
   [[nodiscard]] int newcomer() const;
-  /// A rank that has not answered in time, and is called no more, and why; -1: there is none.
+  /// A rank that has not answered in time, and is called no more, and why; -1: there is none. To be asked four times a second
+  /// while some are called.
   [[nodiscard]] std::pair<int, std::string> give_up_one();
 
   [[nodiscard]] unique_socket take(int rank, std::size_t line) { return std::move(at(lines_, rank)[line]); }
@@ -98,7 +100,7 @@ class introduction {
     int rank;
     std::uint32_t line;
     socket_address at;
-    clock::time_point until;
+    standstill::wait until;
     call_state state = call_state::waits;
     clock::time_point next{};  ///< when to try again
     unique_socket socket{};
@@ -177,6 +179,7 @@ class introduction {
   std::vector<int> expected_;
   std::deque<guest> guests_;
   std::vector<outgoing> calls_;
+  standstill stood_still_;
   std::vector<std::array<unique_socket, lines_per_pair>> lines_;  ///< by rank; those that are proved
   std::vector<stranger> strangers_;
 };

@@ -73,7 +73,7 @@ HETSCHED_INLINE int introduction::newcomer() const {
 }
 
 HETSCHED_INLINE std::pair<int, std::string> introduction::give_up_one() {
-  const auto late = std::find_if(calls_.begin(), calls_.end(), [](const outgoing& c) { return clock::now() > c.until; });
+  const auto late = std::find_if(calls_.begin(), calls_.end(), [&](outgoing& c) { return stood_still_.is_over(c.until); });
   if (late == calls_.end()) return {-1, {}};
   const int rank = late->rank;
   auto text = cannot_be_reached(*late);
