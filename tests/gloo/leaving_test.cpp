@@ -4,14 +4,18 @@
 
 #include <doctest/doctest.h>
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <latch>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "../sanitizer_share.hpp"
@@ -32,18 +36,17 @@ bool gives_up(gloo_end& end) {
   return found == wait_result::aborted;
 }
 
-/// One of two ranks, by hand.
+/// A rank with one neighbour, by hand.
 struct scripted_rank {
   detail::gloo_mesh mesh;
+  std::size_t neighbour = static_cast<std::size_t>(detail::neighbours_of(mesh.rank, mesh.ranks).front());
 
-  /// Meets the other rank and takes part in the first gather.
+  /// Meets the other ranks and takes part in the first gather.
   scripted_rank(const process_place& place, const gloo_options& options) : mesh(detail::connect_mesh(place, options)) {
     const detail::gathered_numbers nothing{.round = 1, .all = 0, .from = static_cast<std::uint64_t>(place.rank)};
     say(detail::frame_kind::numbers, nothing);
   }
-  [[nodiscard]] int socket_of(detail::line_of line) const {
-    return mesh.lines[static_cast<std::size_t>(1 - mesh.rank)][line].number();
-  }
+  [[nodiscard]] int socket_of(detail::line_of line) const { return mesh.lines[neighbour][line].number(); }
   void tell(detail::line_of line, const std::vector<char>& what) const {
     REQUIRE(::send(socket_of(line), what.data(), what.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(what.size()));
   }
@@ -53,33 +56,37 @@ struct scripted_rank {
     detail::append_frame(out, kind, 0, &part, 1);
     tell(detail::control_line, out);
   }
-  /// Waits until a receive has been posted.
-  [[nodiscard]] detail::tensor_note wait_for_receive() const {
+  /// Waits for a frame of a kind, and returns its body.
+  [[nodiscard]] std::vector<char> wait_for(detail::frame_kind kind) const {
     const int control = socket_of(detail::control_line);
     for (;;) {
       detail::frame_header header;
       pollfd one{.fd = control, .events = POLLIN, .revents = 0};
-      REQUIRE(poll(&one, 1, 5000) == 1);
+      REQUIRE(poll(&one, 1, 20000) == 1);
       REQUIRE(recv(control, &header, sizeof header, MSG_WAITALL) == sizeof header);
       std::vector<char> body(header.bytes);
       if (!body.empty()) REQUIRE(recv(control, body.data(), body.size(), MSG_WAITALL) == static_cast<ssize_t>(body.size()));
-      if (header.kind == detail::frame_kind::receive_posted) return detail::read_part<detail::tensor_note>(body.data());
+      if (header.kind == kind) return body;
     }
+  }
+  /// Waits until a receive has been posted.
+  [[nodiscard]] detail::tensor_note wait_for_receive() const {
+    return detail::read_part<detail::tensor_note>(wait_for(detail::frame_kind::receive_posted).data());
   }
 };
 
-/// `real` gets rank 0; `scripted` is rank 1.
+/// `real` gets the other ranks, each on a thread; `scripted` is the last one.
 template <class Real, class Scripted>
-void on_two(const Real& real, const Scripted& scripted) {
+void on_threads(const Real& real, const Scripted& scripted, int ranks = 2) {
   gloo_options options;
   options.store = make_process_store();
-  const auto place = [](int r) { return process_place{.rank = r, .ranks = 2, .launcher = {}, .master = {}, .run = {}}; };
-  rethrow_first(on_ranks(2, [&](int r) {
-    if (r == 0) {
-      gloo_end end(place(0), options);
+  const auto place = [=](int r) { return process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}}; };
+  rethrow_first(on_ranks(ranks, [&](int r) {
+    if (r + 1 < ranks) {
+      gloo_end end(place(r), options);
       real(end);
     } else {
-      scripted_rank by_hand(place(1), options);
+      scripted_rank by_hand(place(r), options);
       scripted(by_hand);
     }
   }));
@@ -105,6 +112,57 @@ TEST_CASE("[threads] gloo: a rank that has its gather and leaves has brought all
   }
 }
 
+TEST_CASE("[threads] gloo: a rank that leaves while it is being connected by need is missed by nobody") {
+  constexpr int ranks = 20, callers = 3;
+  auto ends = connect_ends(ranks);
+  rethrow_first(on_ranks(ranks, [&](int r) {
+    auto& end = ends[static_cast<std::size_t>(r)];
+    if (r < ranks - callers) {
+      CHECK(end->wait(deadline_in(0.7), true) == wait_result::deadline);
+      CHECK(end->failure() == "");
+      return;
+    }
+    for (int other = 5; other < ranks - callers; ++other) {
+      (void)end->open({r, other, payload::activation, 0, 0});
+      std::this_thread::sleep_for(std::chrono::microseconds(100 * (r + callers - ranks)));
+    }
+    end.reset();
+  }));
+}
+
+TEST_CASE("[threads] gloo: where ranks are a tree, one amid it that has left is not asked for, nor is who is behind it") {
+  auto ends = connect_ends(22);
+  ends[1].reset();
+  for (const std::size_t asker : {0, 2, 5, 21}) {
+    CAPTURE(asker);
+    CHECK(ends[asker]->ask() == wait_result::deadline);
+    CHECK(ends[asker]->failure() == "");
+  }
+}
+
+TEST_CASE("[threads] gloo: where ranks are a tree, one amid it that takes no part is missed alone") {
+  constexpr int ranks = 22;
+  gloo_options options;
+  options.store = make_process_store();
+  const auto place = [](int r) { return process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}}; };
+  std::latch over(1);
+  rethrow_first(on_ranks(ranks, [&](int r) {
+    if (r == 5) {
+      const auto mesh = detail::connect_mesh(place(r), options);
+      over.wait();
+    } else if (r == 2) {
+      {
+        detail::channel_engine end(detail::connect_mesh(place(r), options));
+        CHECK_THROWS_WITH_AS(end.meet_all(deadline_in(1.5)),
+                             "rank 2: not all ranks have been connected: rank 5 has not answered in time", error);
+      }
+      over.count_down();
+    } else {
+      CHECK_THROWS_AS(gloo_end(place(r), options), error);  // rank 2 has told, or rank 5 has ended
+    }
+  }));
+}
+
 TEST_CASE("[threads] gloo: what is sent to a rank that has left fails the sender") {
   for (const std::size_t columns : {std::size_t{1}, std::size_t{1} << 16}) {
     CAPTURE(columns);
@@ -122,8 +180,39 @@ TEST_CASE("[threads] gloo: what is sent to a rank that has left fails the sender
   }
 }
 
+TEST_CASE("[threads] gloo: who is to be connected by need and does not answer in time fails the sender") {
+  constexpr int ranks = 17;
+  gloo_options options;
+  options.store = make_process_store();
+  const auto place = [](int r) { return process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}}; };
+  std::latch left(1);
+  rethrow_first(on_ranks(ranks, [&](int r) {
+    if (r + 1 < ranks) {
+      {
+        gloo_end end(place(r), options);
+        if (r != 7) (void)end.wait(deadline_in(20), true);
+      }
+      if (r == 7) left.count_down();
+      return;
+    }
+    auto mesh = detail::connect_mesh(place(r), options);
+    mesh.connect_deadline_s = 0.2;
+    detail::channel_engine end(std::move(mesh));
+    end.meet_all(deadline_in(20));
+    left.wait();
+    detail::gloo_transfer send;
+    double number = 1;
+    send.data = reinterpret_cast<char*>(&number);
+    send.header.note = {.bytes = sizeof number, .elements = 1};
+    end.post(end.open({r, 7, payload::activation, 0, 0}), send, {});
+    CHECK(end.wait(deadline_in(20), true) == wait_result::aborted);
+    CHECK(contains(end.failure(), "rank 16: rank 7 cannot be reached at "));
+    CHECK(!send.ended);
+  }));
+}
+
 TEST_CASE("[threads] gloo: a small tensor for a rank whose tensors could still come, but whose frames have ended") {
-  on_two(
+  on_threads(
       [&](gloo_end& end) {
         const int out = end.open({0, 1, payload::activation, 0, 0});
         CHECK(end.wait(deadline_in(0.2), true) == wait_result::deadline);  // until it knows
@@ -146,7 +235,7 @@ TEST_CASE("[threads] gloo: a small tensor for a rank whose tensors could still c
 TEST_CASE("[threads] gloo: a rank that leaves amid a tensor fails the one that it was for") {
   constexpr std::uint64_t bytes = 1 << 20;
   gloo_tensor taken(1, bytes / sizeof(double));
-  on_two(
+  on_threads(
       [&](gloo_end& end) {
         gloo_end::operation receive;
         end.post_receive(end.open({1, 0, payload::activation, 0, 0}), {}, taken, receive);
@@ -165,4 +254,41 @@ TEST_CASE("[threads] gloo: a rank that leaves amid a tensor fails the one that i
         self.say(detail::frame_kind::leaving, std::uint64_t{1});
         std::this_thread::sleep_for(std::chrono::milliseconds(100));  // or what is unread when it goes may end what is under way
       });
+}
+
+TEST_CASE("[threads] gloo: where ranks are a tree, a neighbour sends on at once the answers that come at once") {
+  constexpr int ranks = 17;
+  constexpr std::uint32_t questions = 200;
+  on_threads(
+      [&](gloo_end& end) {
+        CHECK(end.wait(deadline_in(20), true) == wait_result::aborted);
+        CHECK(end.failure() == "enough");
+      },
+      [&](scripted_rank& self) {
+        const auto segments = [&] {
+          struct {
+            tcp_info known;  // of 2.6; what is behind it is of 4.6
+            std::uint64_t rates[2], bytes[2];
+            std::uint32_t segments_out, segments_in, not_sent, least_time, data_segments_in;
+          } info{};
+          socklen_t size = sizeof info;
+          REQUIRE(getsockopt(self.socket_of(detail::control_line), IPPROTO_TCP, TCP_INFO, &info, &size) == 0);
+          return info.data_segments_in;
+        };
+        for (int r = 1; r < ranks; ++r) (void)self.wait_for(detail::frame_kind::numbers);
+        const auto before = segments();
+        std::vector<char> out;
+        for (std::uint32_t number = 1; number <= questions; ++number) {
+          const detail::inquiry question{.number = number, .asker = ranks - 1};
+          detail::append_frame(out, detail::frame_kind::ask, 0, &question, 1);
+        }
+        self.tell(detail::control_line, out);
+        for (std::uint32_t i = 0; i < (ranks - 1) * questions; ++i) (void)self.wait_for(detail::frame_kind::answer);
+        CHECK(segments() - before < 50);  // some hundred, where they go one by one
+        out.clear();
+        detail::append_frame(out, detail::frame_kind::abort, 0, "enough", 6);
+        self.tell(detail::control_line, out);
+        (void)self.wait_for(detail::frame_kind::leaving);  // or what is unread when it goes may end what is under way
+      },
+      ranks);
 }

@@ -99,6 +99,17 @@ TEST_CASE("a process finds its place") {
   CHECK(prrte.run == "prterun-host-7@1");
   CHECK(place({{"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"PMIX_RANK", "3"}}).launcher == "mpirun");
   CHECK(place({{"PMIX_RANK", "3"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}}).launcher == "torchrun");
+  // With any of the launchers that tell more, WORLD_SIZE may be there for something else.
+  const auto beside = [](std::map<std::string, std::string> others) {
+    others.insert({{"PMIX_RANK", "3"}, {"WORLD_SIZE", "8"}});
+    const auto found = place(others);
+    return found.launcher + " " + std::to_string(found.rank) + " of " + std::to_string(found.ranks);
+  };
+  CHECK(beside({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}}) == "mpirun 1 of 4");
+  CHECK(beside({{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "4"}}) == "flux 1 of 4");
+  CHECK(beside({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}) == "pmi 1 of 4");
+  CHECK(beside({{"PMIX_NAMESPACE", "slurm.pmix.17.4"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}}) == "slurm 1 of 4");
+  CHECK(beside({{"PMIX_NAMESPACE", "prterun-host-7@1"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}}) == "pmix 3 of 8");
   const auto srun_pmix = place({{"PMIX_RANK", "1"},
                                 {"PMIX_NAMESPACE", "slurm.pmix.17.4"},
                                 {"SLURM_PROCID", "1"},

@@ -3,11 +3,15 @@
 
 #include <doctest/doctest.h>
 
+#include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <functional>
@@ -250,6 +254,108 @@ TEST_CASE("[threads] gloo: proofs are of one connection, one side and one pair")
   meets.join();
   CHECK(to_text(ranks.strangers()) ==
         "8 connections from 127.0.0.1 (3 did not know the secret, 5 said something else than ranks do)");
+}
+
+TEST_CASE("[threads] gloo: a door that stays open turns away strangers, and counts them") {
+  constexpr int ranks = 17;
+  std::mutex guard;
+  detail::host_and_port door;
+  const auto store = std::make_shared<watched_store>([&](const std::string& rank, const std::string& at) {
+    const std::lock_guard hold(guard);
+    if (rank == "1") door = {at.substr(0, at.find(' ')), at.substr(at.find(' ') + 1)};
+  });
+  std::vector<std::optional<channel>> ends(ranks);
+  rethrow_first(on_ranks(ranks, [&](int r) {
+    gloo_options options;
+    options.store = store;
+    ends[static_cast<std::size_t>(r)].emplace(process_place{.rank = r, .ranks = ranks, .launcher = {}, .master = {}, .run = {}},
+                                              options);
+  }));
+  const auto silent = visit(door.host, door.port);
+  for (const std::uint32_t from : {16u, 5u}) {  // one that may call, and one that has met it
+    const auto s = visit(door.host, door.port);
+    const hello said{.from = from, .to = 1, .line = 0};
+    tell(s, &said, sizeof said);
+    random_word challenge;
+    REQUIRE(hear(s, challenge));
+    const auto proof = detail::proof_of(sha256_digest{}, "calls", said, challenge);
+    tell(s, proof.data(), proof.size());
+    char nothing;
+    CHECK(!hear(s, nothing));
+  }
+  CHECK(contains(to_text(ends[1]->strangers()), "2 did not know the secret"));
+  CHECK(ends[0]->strangers().empty());
+  // Who is a rank is let in beside them.
+  const edge e{16, 1, payload::activation, 0, 0};
+  random_source random(7);
+  auto sent = random_matrix<double>(random, 1, 3);
+  tensor taken(1, 3);
+  channel::operation send, receive;
+  ends[1]->post_receive(ends[1]->open(e), {}, taken, receive);
+  ends[16]->post_send(ends[16]->open(e), {}, sent, send);
+  for (const auto until = deadline_in(20); !ends[1]->poll(receive) && std::chrono::steady_clock::now() < until;)
+    (void)ends[1]->wait(deadline_in(0.1), false);
+  CHECK(taken == sent);
+  for (const auto& end : ends) CHECK(end->failure() == "");
+}
+
+TEST_CASE("[threads] gloo: a door for which the system has no more files rests, and takes less once ranks have met") {
+  const auto key = keyed_digest({}, {});
+  auto door = detail::listen_on("127.0.0.1");
+  const auto at = detail::find_address(door.at.host, door.at.port);
+  detail::introduction ranks(0, 64, key, std::move(door.socket), {1});
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  std::thread calls([&] {
+    detail::introduction other(1, 64, key, unique_socket(), {0});
+    other.call(0, at);
+    other.run(until, 20);
+  });
+  ranks.run(until, 20);
+  calls.join();
+  CHECK(ranks.newcomer() == 1);
+  std::vector<unique_socket> guests;
+  for (int i = 0; i < 140; ++i) {
+    guests.push_back(visit(door.at.host, door.at.port));
+    ranks.look(100);
+  }
+  CHECK(to_text(ranks.strangers()) == "12 connections from 127.0.0.1 (12 said nothing, or too little)");
+  guests.clear();
+  while (ranks.is_busy() && std::chrono::steady_clock::now() < until) ranks.look(10);
+
+  pollfd work{.fd = ranks.watched(), .events = POLLIN, .revents = 0};
+  const auto guest = visit(door.at.host, door.at.port);
+  CHECK(poll(&work, 1, 10000) == 1);
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  auto none = before;
+  {
+    const unique_socket next(dup(2));
+    none.rlim_cur = static_cast<rlim_t>(next.number());
+  }
+  setrlimit(RLIMIT_NOFILE, &none);
+  ranks.look(0);
+  const int told = poll(&work, 1, 0);
+  setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(told == 0);
+  CHECK(ranks.is_busy());
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  ranks.look(0);  // lets it in
+  tell(guest, bytes(sizeof(hello), 'x').data(), sizeof(hello));
+  while (ranks.is_busy() && std::chrono::steady_clock::now() < until) ranks.look(10);
+  CHECK(contains(to_text(ranks.strangers()), " 1 said something else than ranks do"));
+}
+
+TEST_CASE("gloo: a call is given up at its deadline, which does not count the time in which the process stood still") {
+  detail::introduction ranks(1, 2, keyed_digest({}, {}), unique_socket());
+  const auto began = std::chrono::steady_clock::now();
+  const auto after = [&](double seconds) { return began + std::chrono::milliseconds(std::llround(1000 * seconds)); };
+  ranks.call(0, detail::find_address("127.0.0.1", "1"), after(0.5));  // nobody listens there
+  std::this_thread::sleep_until(after(1.2));
+  CHECK(ranks.give_up_one().first == -1);
+  while (ranks.give_up_one().first < 0 && std::chrono::steady_clock::now() < after(20)) ranks.look(10);
+  CHECK(std::chrono::steady_clock::now() >= after(1.7));
+  CHECK(std::chrono::steady_clock::now() < after(20));
+  CHECK(!ranks.is_busy());
 }
 
 TEST_CASE("[threads] gloo: ranks meet over IPv6") {

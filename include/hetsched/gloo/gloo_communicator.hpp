@@ -67,8 +67,8 @@ class gloo_communicator {
   [[nodiscard]] int ranks() const { return engine_->ranks(); }
   /// Of tensors and parts of them, so far.
   [[nodiscard]] std::uint64_t bytes_sent() const { return engine_->bytes_sent(); }
-  /// Who connected to this rank while all met, and could not prove to belong to the run.
-  [[nodiscard]] const std::vector<stranger>& strangers() const { return engine_->mesh().strangers; }
+  /// Who connected to this rank while all met or, of more than 16 ranks, so far, and could not prove to belong to the run.
+  [[nodiscard]] std::vector<stranger> strangers() const { return engine_->strangers(); }
 
   [[nodiscard]] int open(const edge& e) {
     open_.push_back(&engine_->open(e));

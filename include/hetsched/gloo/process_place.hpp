@@ -68,7 +68,8 @@ template <class Number>
 /// The place that the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI), flux, pods of a Kubernetes
 /// indexed job (which have WORLD_SIZE by its manifest, and the job's name in their host's) or srun give; or PMIx, which tells a
 /// rank (and srun and Open MPI 5 beside it the number of ranks), with WORLD_SIZE. The first of them that is there counts, as
-/// torchrun may run below srun. `get`: (const char* name) -> const char*, or null.
+/// torchrun may run below srun; PMIx counts behind all others but srun, and behind srun where it is srun's.
+/// `get`: (const char* name) -> const char*, or null.
 /// Throws: input_error if a launcher's variables are there in part, or make no sense; rank_out_of_range for a rank that is not
 /// below the number of ranks.
 template <class Get>
@@ -95,14 +96,17 @@ template <class Get>
   constexpr names pods{"kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", nullptr, "MASTER_ADDR", "HOSTNAME", true};
   constexpr names pmix{"pmix", "PMIX_RANK", "WORLD_SIZE", nullptr, "MASTER_ADDR", "PMIX_NAMESPACE", true};
   const auto counts = [&](const names& k) { return text("RANK").empty() && !text(k.rank).empty() && !text(k.ranks).empty(); };
+  const bool has_pmix = counts(pmix), by_srun = text(pmix.run).starts_with("slurm.") && !text("SLURM_PROCID").empty();
+  names first = counts(pods) ? pods : torchrun;
+  first.ranks_alone = first.ranks_alone || has_pmix;
   const names known[] = {
-      counts(pods)   ? pods
-      : counts(pmix) ? pmix
-                     : torchrun,
+      first,
       {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", nullptr, "PMIX_NAMESPACE", false},
       // Before PMI, whose variables flux sets as well, without the place on the host.
       {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nullptr, "FLUX_JOB_ID", true},
       {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", nullptr, nullptr, false},
+      // Behind those that tell more, and before srun's, whose variables stay in a shell from which others start.
+      has_pmix && !by_srun ? pmix : first,
       {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_JOB_ID", true},
   };
   for (const auto& k : known) {

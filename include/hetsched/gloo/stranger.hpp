@@ -8,7 +8,7 @@
 
 namespace hetsched {
 
-/// Somebody who connected while ranks met, and is none of them.
+/// Somebody who connected to a rank, and is none.
 struct stranger {
   std::string host;       ///< by number
   std::string why;        ///< what gave it away

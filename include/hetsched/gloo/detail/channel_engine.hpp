@@ -15,6 +15,7 @@
 #include <hetsched/core/contract.hpp>
 #include <hetsched/gloo/detail/line_traffic.hpp>
 #include <hetsched/gloo/mesh.hpp>
+#include <hetsched/gloo/stranger.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/communicator/detail/standstill.hpp>
 
@@ -49,6 +50,12 @@ class channel_engine : line_traffic {
   [[nodiscard]] int rank() const { return mesh_.rank; }
   [[nodiscard]] int ranks() const { return mesh_.ranks; }
   [[nodiscard]] const gloo_mesh& mesh() const { return mesh_; }
+
+  /// So far.
+  [[nodiscard]] std::vector<stranger> strangers() const {
+    const lock hold(guard_);
+    return mesh_.door ? mesh_.door->strangers() : mesh_.strangers;
+  }
 
   [[nodiscard]] channel_end& open(const edge& e) {
     HETSCHED_EXPECTS(e.from != e.to && (e.from == mesh_.rank || e.to == mesh_.rank));
@@ -122,6 +129,14 @@ class channel_engine : line_traffic {
     return true;
   }
   [[nodiscard]] bool is_over(standstill::wait& w);
+  /// "rank 1 has": those that have not done something, but for who is behind one of them, as all that it says comes through that.
+  template <class Done>
+  [[nodiscard]] std::string blamed(const Done& has_done) {
+    return ranks_without(peers_, [&](peer_state& peer) {
+      const int before = next_to(static_cast<int>(&peer - peers_.data()), mesh_.rank, mesh_.ranks);
+      return has_done(peer) || (before != mesh_.rank && !has_done(at(peers_, before)));
+    });
+  }
 
   void work();
 

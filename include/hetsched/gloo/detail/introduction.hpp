@@ -26,6 +26,7 @@
 #include <hetsched/gloo/detail/proof.hpp>
 #include <hetsched/gloo/detail/tcp_socket.hpp>
 #include <hetsched/gloo/stranger.hpp>
+#include <hetsched/runtime/communicator/detail/standstill.hpp>
 
 namespace hetsched::detail {
 
@@ -49,9 +50,9 @@ class introduction {
     if (rank + 1 == ranks) door_ = {};  // nobody calls the last one
   }
 
-  /// Where a lower rank listens, and until when it is to answer.
+  /// Where a lower rank listens, and until when it is to answer, but for time in which this process stands still.
   void call(int rank, const socket_address& at, clock::time_point until = clock::time_point::max()) {
-    for (std::uint32_t line = 0; line < lines_per_pair; ++line) calls_.push_back({rank, line, at, until});
+    for (std::uint32_t line = 0; line < lines_per_pair; ++line) calls_.push_back({rank, line, at, stood_still_.begin(until)});
   }
 
   /// Returns when all expected ranks are connected.
@@ -62,11 +63,20 @@ class introduction {
   void look(int wait_ms);
   /// A file that has something to read where look() has something to do but to count time, from the first call on.
   [[nodiscard]] int watched();
-  /// Whether somebody has connected, or is called, without having been proved.
-  [[nodiscard]] bool is_busy() const { return !guests_.empty() || !calls_.empty(); }
+  /// Whether somebody has connected, or is called, without having been proved, or could not be let in: look() is to count time.
+  [[nodiscard]] bool is_busy() const { return !guests_.empty() || !calls_.empty() || rests_until_; }
+  /// Whether a rank that is called may hold itself connected already: it has all proofs, and has not been heard on them.
+  [[nodiscard]] bool is_expected() const {
+    const auto has_proofs = [&](int rank) {
+      return std::all_of(calls_.begin(), calls_.end(),
+                         [rank](const outgoing& c) { return c.rank != rank || c.state == call_state::has_proved; });
+    };
+    return std::any_of(calls_.begin(), calls_.end(), [&](const outgoing& c) { return has_proofs(c.rank); });
+  }
   /// A rank with all its lines, to be taken; -1: there is none.
   [[nodiscard]] int newcomer() const;
-  /// A rank that has not answered in time, and is called no more, and why; -1: there is none.
+  /// A rank that has not answered in time, and is called no more, and why; -1: there is none. To be asked four times a second
+  /// while some are called.
   [[nodiscard]] std::pair<int, std::string> give_up_one();
 
   [[nodiscard]] unique_socket take(int rank, std::size_t line) { return std::move(at(lines_, rank)[line]); }
@@ -90,7 +100,7 @@ class introduction {
     int rank;
     std::uint32_t line;
     socket_address at;
-    clock::time_point until;
+    standstill::wait until;
     call_state state = call_state::waits;
     clock::time_point next{};  ///< when to try again
     unique_socket socket{};
@@ -161,13 +171,15 @@ class introduction {
   [[nodiscard]] std::string missing_text(double deadline_s) const;
 
   int rank_, ranks_;
-  const std::size_t most_guests_ = 128 + lines_per_pair * as_size(ranks_);  ///< ranks among them
+  std::size_t most_guests_ = 128 + lines_per_pair * as_size(ranks_);  ///< ranks among them; fewer once they have met
+  std::optional<clock::time_point> rests_until_{};                    ///< the door, as the system gives no more files
   sha256_digest key_;
   unique_socket door_;
   unique_socket watched_;  ///< where all of the sockets below are
   std::vector<int> expected_;
   std::deque<guest> guests_;
   std::vector<outgoing> calls_;
+  standstill stood_still_;
   std::vector<std::array<unique_socket, lines_per_pair>> lines_;  ///< by rank; those that are proved
   std::vector<stranger> strangers_;
 };

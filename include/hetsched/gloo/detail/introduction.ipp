@@ -13,6 +13,7 @@ HETSCHED_INLINE void introduction::run(clock::time_point until, double deadline_
     if (clock::now() > until) throw error(missing_text(deadline_s));
     look(10);
   }
+  most_guests_ = 128;
 }
 
 HETSCHED_INLINE void introduction::look(int wait_ms) {
@@ -20,7 +21,9 @@ HETSCHED_INLINE void introduction::look(int wait_ms) {
   const auto add = [&](const unique_socket& s, short events) { files.push_back({s.number(), events, 0}); };
   for (const auto& g : guests_) add(g.socket, POLLIN);
   for (const auto& c : calls_) add(c.socket, c.state == call_state::connects ? POLLOUT : POLLIN);
-  add(door_, POLLIN);
+  if (rests_until_ && clock::now() >= *rests_until_) rests_until_.reset();
+  const bool listens = !rests_until_;
+  if (listens) add(door_, POLLIN);
   poll(files.data(), files.size(), wait_ms);
   std::size_t next = 0;
   for (auto& g : guests_)
@@ -33,7 +36,7 @@ HETSCHED_INLINE void introduction::look(int wait_ms) {
   std::erase_if(guests_, [](const guest& g) { return !g.socket; });
   for (auto& c : calls_)
     if (c.state == call_state::waits && now >= c.next) begin(c);
-  if (files[next].revents != 0) answer_door();
+  if (listens && files[next].revents != 0) answer_door();
   std::erase_if(calls_, [](const outgoing& c) { return c.state == call_state::done; });
   if (watched_) watch_all();
 }
@@ -57,7 +60,10 @@ HETSCHED_INLINE void introduction::watch_all() {
   };
   for (const auto& g : guests_) watch(g.socket, EPOLLIN);
   for (const auto& c : calls_) watch(c.socket, c.state == call_state::connects ? EPOLLOUT : EPOLLIN);
-  watch(door_, EPOLLIN);
+  if (rests_until_)
+    (void)epoll_ctl(watched_.number(), EPOLL_CTL_DEL, door_.number(), nullptr);
+  else
+    watch(door_, EPOLLIN);
 }
 
 HETSCHED_INLINE int introduction::newcomer() const {
@@ -67,7 +73,7 @@ HETSCHED_INLINE int introduction::newcomer() const {
 }
 
 HETSCHED_INLINE std::pair<int, std::string> introduction::give_up_one() {
-  const auto late = std::find_if(calls_.begin(), calls_.end(), [](const outgoing& c) { return clock::now() > c.until; });
+  const auto late = std::find_if(calls_.begin(), calls_.end(), [&](outgoing& c) { return stood_still_.is_over(c.until); });
   if (late == calls_.end()) return {-1, {}};
   const int rank = late->rank;
   auto text = cannot_be_reached(*late);
@@ -82,6 +88,8 @@ HETSCHED_INLINE void introduction::answer_door() {
     unique_socket s(accept4(door_.number(), from.data(), &from.size, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!s) {
       const bool no_room = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (no_room && guests_.empty())
+        rests_until_ = clock::now() + std::chrono::milliseconds(50);  // it would be told at once again
       if (!no_room || guests_.empty()) return;
     }
     if (!s || guests_.size() >= most_guests_) {

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -72,6 +73,13 @@ class line_traffic {
   void meet(int p);
   /// Has a rank connected, if it is not: the higher one calls.
   void need(int p);
+  /// Whether there is something to be sent to or received from a rank.
+  [[nodiscard]] bool is_used(int p) const {
+    const auto& peer = at(peers_, p);
+    return peer.outgoing.first || peer.from || std::any_of(channels_.all.begin(), channels_.all.end(), [p](const auto& c) {
+             return c.peer == p && c.transfers.first;
+           });
+  }
   /// Goes on with connections that are being made; returns when to look again, in ms (-1: when something happens).
   int look_at_door();
   /// Has all other neighbours told what one has told; they have to be written to.
@@ -115,6 +123,23 @@ class line_traffic {
     if (!peer.waits_to_say) write_frames(p);
   }
   void write_frames(int p);
+  /// In a tree, it leaves with all that is said to that neighbour at once: where all ask, each has as many as the square of the
+  /// ranks to send on.
+  void answer(int p, const inquiry& told) {
+    auto& peer = at(peers_, p);
+    if (peer.down) return;
+    append_frame(peer.to_say, frame_kind::answer, peer.told = peer.unasked_got, &told, 1);
+    if (is_mesh(mesh_.ranks) && !peer.waits_to_say) write_frames(p);
+  }
+
+  /// In a tree, who has left answers no more, nor does who is behind it: none of them is to blame.
+  void answer_behind(int gone, inquiry question) {
+    for (int r = 0; r < mesh_.ranks && !is_mesh(mesh_.ranks); ++r) {
+      if (r == mesh_.rank || way_to(r) != gone) continue;
+      question.answerer = static_cast<std::uint32_t>(r);
+      answer(way_to(static_cast<int>(question.asker)), question);
+    }
+  }
 
   void answer_leaving(int p) {
     auto& peer = at(peers_, p);

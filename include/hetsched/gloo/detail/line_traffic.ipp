@@ -73,8 +73,7 @@ HETSCHED_INLINE int line_traffic::look_at_door() {
   }
   for (auto [p, why] = door.give_up_one(); p >= 0; std::tie(p, why) = door.give_up_one()) {
     at(peers_, p).down = true;
-    for (const auto& c : channels_.all)
-      if (c.peer == p && c.transfers.first) fail("rank " + std::to_string(mesh_.rank) + ": " + why);
+    if (is_used(p)) fail("rank " + std::to_string(mesh_.rank) + ": " + why);
   }
   return door.is_busy() ? 50 : -1;
 }
@@ -109,9 +108,11 @@ HETSCHED_INLINE void line_traffic::lose(int p, const std::string& why) {
   peer.down = true;
   peer.waits_to_say = peer.waits_to_send = false;
   for (const auto line : {control_line, data_line}) drive_.watch.remove(socket_of(p, line));
-  bool is_missed = !peer.leaving || peer.outgoing.first || peer.from;
-  for (const auto& c : channels_.all) is_missed = is_missed || (c.peer == p && c.transfers.first);
-  if (is_missed) fail(lost_text(peers_, p, why));
+  if (!peer.leaving || is_used(p)) fail(lost_text(peers_, p, why));
+  for (int asker = 0; asker < mesh_.ranks && !is_mesh(mesh_.ranks) && !aborted_; ++asker)  // they may not have been told
+    if (const auto number = at(peers_, asker).asked; number > 0 && way_to(asker) != p)
+      answer_behind(p, {.number = number, .asker = static_cast<std::uint32_t>(asker)});
+  if (!is_mesh(mesh_.ranks)) write_to_neighbours();
   happened_.notify_all();
 }
 
@@ -179,20 +180,23 @@ HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
       auto question = read_part<inquiry>(body);
       if (!comes_by(p, question.asker)) return distrust(p, "a frame", "asks for a rank that is not there");
       pass_on(p, header.kind, body, header.bytes);
+      peers_[question.asker].asked = question.number;
+      for (const int other : neighbours_)
+        if (other != p && at(peers_, other).down) answer_behind(other, question);
       question.answerer = static_cast<std::uint32_t>(mesh_.rank);
-      say(p, frame_kind::answer, &question, 1);
+      answer(p, question);
       break;
     }
     case frame_kind::answer: {
-      const auto answer = read_part<inquiry>(body);
-      if (!comes_by(p, answer.answerer) || answer.asker >= as_size(mesh_.ranks) || comes_by(p, answer.asker))
+      const auto told = read_part<inquiry>(body);
+      if (!comes_by(p, told.answerer) || told.asker >= as_size(mesh_.ranks) || comes_by(p, told.asker))
         return distrust(p, "a frame", "answers for a rank that is not there");
-      if (is_other(answer.asker)) {
-        say(way_to(static_cast<int>(answer.asker)), frame_kind::answer, &answer, 1);
+      if (is_other(told.asker)) {
+        answer(way_to(static_cast<int>(told.asker)), told);
         break;
       }
-      auto& known = peers_[answer.answerer].answered_to;
-      known = std::max(known, answer.number);
+      auto& known = peers_[told.answerer].answered_to;
+      known = std::max(known, told.number);
       happened_.notify_all();
       break;
     }

@@ -66,6 +66,7 @@ struct peer_state {
   std::uint64_t unasked_got = 0, told = 0;           ///< taken by receives; acknowledged to it
   std::uint64_t tensors_sent = 0, tensors_got = 0, tensors_due = 0;
   std::uint64_t answered_to = 0;  ///< the last question whether it is there
+  std::uint64_t asked = 0;        ///< its own last one
   std::deque<round_part> gathered;
   bool down = false;                ///< its frames have ended
   bool gave_up = false;             ///< it has aborted: it brings no more numbers
