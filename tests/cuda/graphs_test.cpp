@@ -188,11 +188,15 @@ TEST_CASE(
     const auto q = backend.compute_queue();
     double gain = 1;
     auto stage = backend.make_stage<fake_tensor>(gain_layer{&gain});
-    auto c = stage.make_context();
+    auto first = stage.make_context(), second = stage.make_context();
+    auto* c = &first;
     const auto step = [&](const matrix<double>& x) {
-      const auto y = stage.forward(upload(q, x), c, q);
-      const auto dx = stage.backward(y, c, q);
-      return std::pair(download(q, y).data()[0], download(q, dx).data()[0]);
+      const auto y = stage.forward(upload(q, x), *c, q);
+      const auto dx = stage.backward(y, *c, q);
+      CHECK(y.rows() == x.rows());
+      CHECK(dx.rows() == x.rows());
+      const auto last = 2 * x.rows() - 1;
+      return std::pair(download(q, y).data()[last], download(q, dx).data()[last]);
     };
     const auto filled = [](std::size_t rows, double with) {
       matrix<double> m(rows, 2);
@@ -212,6 +216,13 @@ TEST_CASE(
     CHECK(machine.calls("cudaGraphExecUpdate") == 12);
     gain = 100;
     CHECK(step(filled(2, 1)) == std::pair(64.0, 520.0));  // nobody has told
+    backend.arguments_changed();
+    CHECK(step(filled(3, 1)) == std::pair(1e4, 1e6 + 100));
+    CHECK(step(filled(3, 2)) == std::pair(2e4, 2e6 + 200));
+
+    // Before the first capture, too, tensors may have another size.
+    c = &second;
+    CHECK(step(filled(2, 1)) == std::pair(1e4, 1e6 + 100));
     backend.arguments_changed();
     CHECK(step(filled(3, 1)) == std::pair(1e4, 1e6 + 100));
     CHECK(step(filled(3, 2)) == std::pair(2e4, 2e6 + 200));
