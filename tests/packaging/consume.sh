@@ -135,8 +135,8 @@ component_nccl() {
   configure -DHETSCHED_FIND="CONFIG;REQUIRED;COMPONENTS;nccl"
   build_and_run nccl_app
 }
-# A trainer in one .cu file: trains where there is a GPU, else ends with one clear error. The bundle for GPUs has it optimised. All definitions
-# that it includes are compiled for the device, too.
+# A trainer in one .cu file: trains where there is a GPU, else ends with one clear error. The bundle for GPUs has it optimised.
+# All definitions that it includes are compiled for the device, too.
 cuda_source() {
   local compiler text status=0
   compiler=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "skipped: no nvcc"; exit 77; }
