@@ -17,6 +17,7 @@
 #include <hetsched/schedule/check/check.hpp>
 #include <hetsched/schedule/text.hpp>
 
+#include "../runtime/communicator/process_planes.hpp"
 #include "../sanitizer_share.hpp"
 #include "../schedule/random_schedule.hpp"
 #include "fake_layers.hpp"
@@ -211,11 +212,14 @@ TEST_CASE("[threads] a rank on a place that is not there is refused") {
   CHECK_THROWS_AS((void)communicator::connect(devices, {-2}), input_error);
 }
 
+namespace {
+using hosts = thread_communicator<matrix<double>>;
+using ipc = cuda_ipc_communicator<fake_tensor, cuda_check::api, hosts>;
+}  // namespace
+
 TEST_CASE(
     "[threads] processes of one machine copy by handles of memory and events: random schedules have the bits of one device, "
     "and no races") {
-  using hosts = thread_communicator<matrix<double>>;
-  using ipc = cuda_ipc_communicator<fake_tensor, cuda_check::api, hosts>;
   int ran = 0;
   for (int instance = 0; instance < 120 / sanitizer_share; ++instance) {
     CAPTURE(instance);
@@ -259,4 +263,64 @@ TEST_CASE(
     ran += order.ranks > 1 && machine.calls("cudaIpcOpenMemHandle") > 0;
   }
   CHECK(ran > 40 / sanitizer_share);
+}
+
+TEST_CASE("[threads] processes of one machine abort where tensors differ, and keep nothing behind an abort") {
+  cuda_check::machine machine({.seed = 1, .devices = 2});
+  {
+    std::vector<std::unique_ptr<fake_devices>> processes;
+    for (int r = 0; r < 2; ++r) processes.push_back(std::make_unique<fake_devices>(cuda_check::api{&machine, r}));
+    std::vector<std::vector<ipc>> made(10);
+    for (auto& pair : made)
+      for (auto& end : hosts::connect(2)) {
+        const int rank = end.rank();
+        pair.emplace_back(*processes[static_cast<std::size_t>(rank)], rank, std::move(end), cuda_ipc_options{.slot_bytes = 4096});
+      }
+    run_on_threads(hosts::connect(2), [&](hosts& own) {
+      const auto r = static_cast<std::size_t>(own.rank());
+      const auto q = processes[r]->make_queue(own.rank(), "rank " + std::to_string(r));
+      const auto current = q.make_current();
+      std::size_t next = 0;
+      const auto make = [&] { return std::make_unique<ipc>(made.at(next++)[r]); };
+      const auto make_tensor = [&](std::size_t rows, std::size_t columns) {
+        return tensor_traits<fake_tensor>::make({rows, columns}, q);
+      };
+      check_abort(make, make_tensor);
+      check_mismatch(make, make_tensor);
+      check_empty_tensors(make, make_tensor);
+      made.at(next - 1)[r].close();
+    });
+    // Before the pools end: memory of those that were aborted stays.
+    for (const auto& report : machine.reports()) FAIL_CHECK(report);
+  }
+}
+
+TEST_CASE("[threads] a rank that closes again, as another did not come in time, closes nothing twice") {
+  cuda_check::machine machine({.seed = 1, .devices = 2});
+  {
+    std::vector<std::unique_ptr<fake_devices>> processes;
+    std::vector<ipc> ends;
+    for (auto& end : hosts::connect(2)) {
+      const int rank = end.rank();
+      processes.push_back(std::make_unique<fake_devices>(cuda_check::api{&machine, rank}));
+      ends.emplace_back(*processes.back(), rank, std::move(end), cuda_ipc_options{.deadline_s = rank == 0 ? 0.01 : 60});
+    }
+    auto others = hosts::connect(2);
+    run_on_threads(std::move(ends), [&](ipc& end) {
+      const bool sends = end.rank() == 0;
+      const auto q = processes[static_cast<std::size_t>(end.rank())]->make_queue(end.rank(), "a rank");
+      const auto current = q.make_current();
+      auto t = tensor_traits<fake_tensor>::make({2, 2}, q);
+      ipc::operation op;
+      const int channel = end.open({0, 1, payload::activation, 0, 0});
+      sends ? end.post_send(channel, {}, t, op) : end.post_receive(channel, {}, t, op);
+      CHECK(ends_soon(end, op));
+      if (sends) end.close();
+      meet(others[static_cast<std::size_t>(end.rank())]);
+      do end.close();
+      while (sends && machine.calls("cudaFree") == 0);
+    });
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(machine.leaks().empty());
 }

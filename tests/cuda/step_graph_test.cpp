@@ -453,5 +453,18 @@ TEST_CASE("what a captured step cannot do is refused") {
       "rank 1's computations, captured in a CUDA graph, is waited for by the host: a graph is of the work of its "
       "own queues",
       input_error);
+  // A graph that was to be captured again is none: neither what it did before nor a part of the step.
+  step_graph again(devices, order, {0, 1}, make), fresh(devices, order, {0, 1}, make);
+  const auto losses_of = [&](step_graph& of) {
+    of.step(inputs, targets, fake_loss);
+    const auto found = of.losses();
+    return std::vector<double>(found.begin(), found.end());
+  };
+  for (int i = 0; i < 2; ++i) CHECK(losses_of(again) == reference(t, order).losses);
+  again.arguments_changed();
+  CHECK_THROWS_AS(again.step(inputs, targets, waits), input_error);
+  CHECK_FALSE(again.is_captured());
+  for (auto& x : inputs) tensor_traits<fake_tensor>::scale(x, 0.5, graph.queue_of(0, 0));
+  CHECK(losses_of(again) == losses_of(fresh));
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
 }

@@ -136,6 +136,7 @@ component_nccl() {
   build_and_run nccl_app
 }
 # A trainer in one .cu file: trains where there is a GPU, else ends with one clear error. The bundle for GPUs has it optimised.
+# All definitions that it includes are compiled for the device, too.
 cuda_source() {
   local compiler text status=0
   compiler=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "skipped: no nvcc"; exit 77; }

@@ -86,7 +86,7 @@ class captured_memory {
   captured_memory& operator=(const captured_memory&) = delete;
   ~captured_memory() {
     try {
-      for (auto& owner : std::exchange(kept_, {})) q_.devices().keep(q_, std::move(owner), {});  // behind what was launched last
+      let_go();
       settle();
       for (const auto& [memory, b] : all_) q_.devices().forget_captured(q_, memory, b.bytes);
     } catch (const std::exception&) {
@@ -154,7 +154,7 @@ class captured_memory {
     const std::lock_guard lock(guard_);
     all_.clear(), idle_.clear(), returned_.clear(), spare_.clear();
   }
-  /// Until this ends.
+  /// Until this ends, or another capture begins.
   void keep(std::shared_ptr<const void> owner) {
     const std::lock_guard lock(guard_);
     kept_.push_back(std::move(owner));
@@ -165,7 +165,9 @@ class captured_memory {
   }
   /// Before another capture. It makes the same choices as the first one did, and so a graph of the same form: what lies idle is
   /// behind all that was launched, and nothing has to wait for it.
+  /// Throws: cuda_error.
   void restart() {
+    let_go();
     const std::lock_guard lock(guard_);
     for (const auto& f : std::exchange(idle_, {})) returned_.push_back(f.memory);
     for (void* m : std::exchange(returned_, {})) spare_.emplace(all_.at(m).bytes, m);
@@ -182,6 +184,10 @@ class captured_memory {
     std::size_t bytes;
     std::vector<cuda_moment<Api>> uses;
   };
+  /// What is kept stays behind what was launched last, and no longer.
+  void let_go() {
+    for (auto& owner : std::exchange(kept_, {})) q_.devices().keep(q_, std::move(owner), {});
+  }
   cuda_queue<Api> q_;
   std::mutex guard_;  ///< other threads free what they got from the queue
   std::map<void*, block> all_;

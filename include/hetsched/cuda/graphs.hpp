@@ -189,8 +189,8 @@ class cuda_graphed_stage {
     if (!captures_) return body(in);
     if (q.on_host()) throw input_error("a rank on the host has no CUDA graphs: its stage is to be used as it is");
     const bool is_first = !std::exchange(p.has_run, true);
-    const bool has_changed = p.graph && p.arguments != *arguments_;
-    if (is_first || (has_changed && !std::ranges::equal(detail::shape_of(in), detail::shape_of(std::as_const(p.input)))))
+    const bool may_differ = !p.graph || p.arguments != *arguments_;
+    if (is_first || (may_differ && !std::ranges::equal(detail::shape_of(in), detail::shape_of(std::as_const(p.input)))))
       p.input = traits::make(detail::shape_of(in), q);
     traits::assign(p.input, in, q);
     if (is_first) return body(std::as_const(p.input));

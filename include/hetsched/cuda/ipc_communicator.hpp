@@ -24,6 +24,7 @@
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/detail/sent_tensor.hpp>
 #include <hetsched/runtime/device/steady_time.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
@@ -73,7 +74,8 @@ struct cuda_ipc_options {
 /// Connects ranks of one machine, with a process and a GPU each, by copies from GPU to GPU (CUDA IPC): the sender copies a part
 /// of a tensor to memory that the receiver has opened, the receiver copies it from there, and both go on by events of the
 /// other's. `Inner` connects the hosts' sides, such as Gloo, and carries some hundred bytes for each part, and what ranks agree
-/// over. A transfer has ended for its sender when the receiver has enqueued its last copy. A handle: copies are the same end.
+/// over. A transfer has ended for its sender when the receiver has enqueued its last copy. Tensors of other sizes or shapes than
+/// are received abort. A handle: copies are the same end.
 /// Tensors are made of a cuda_buffer of the rank's device: see cuda_tensor_traits.
 /// Source: CUDA C++ Programming Guide, Interprocess Communication.
 template <pipeline_tensor Tensor, cuda_ipc_api Api, class Inner>
@@ -85,7 +87,8 @@ class cuda_ipc_communicator {
   static constexpr std::size_t slots = 2;
   /// Goes with each part, and comes back when it has been taken.
   struct message {
-    std::uint64_t part = 0, slot_bytes = 0;
+    std::uint64_t slot_bytes = 0;
+    std::uint64_t bytes = 0, shape = 0;  ///< of the tensor, and a hash of its extents
     typename Api::memory_handle memory{};
     std::array<typename Api::event_handle, slots> events{};
   };
@@ -106,7 +109,9 @@ class cuda_ipc_communicator {
     channel* on_ = nullptr;
     Tensor* tensor_ = nullptr;
     stamp what_;
-    std::size_t begun_ = 0;  ///< bytes
+    std::uint64_t shape_ = 0;
+    std::size_t begun_ = 0;   ///< bytes
+    bool has_begun_ = false;  ///< also of an empty tensor, which is one part
     bool ended_ = true;
     std::array<flight, slots> flights_;
   };
@@ -122,6 +127,7 @@ class cuda_ipc_communicator {
   [[nodiscard]] int ranks() const { return own_->inner.ranks(); }
   /// Throws: cuda_error.
   [[nodiscard]] int open(const edge& e) {
+    const std::lock_guard lock(own_->guard);
     auto& all = own_->channels;
     const auto found = std::find_if(all.begin(), all.end(), [&](const auto& c) { return c->where == e; });
     if (found != all.end()) return static_cast<int>(found - all.begin());
@@ -151,7 +157,7 @@ class cuda_ipc_communicator {
   }
   void post_send(int number, const stamp& s, Tensor& t, operation& op) { post(number, s, t, op); }
   void post_receive(int number, const stamp& s, Tensor& t, operation& op) { post(number, s, t, op); }
-  /// Throws: cuda_error; input_error where the other end has made other parts of a tensor.
+  /// Throws: cuda_error.
   [[nodiscard]] bool poll(operation& op) {
     const std::lock_guard lock(own_->guard);
     if (!op.ended_) advance(*op.on_);
@@ -162,40 +168,50 @@ class cuda_ipc_communicator {
   /// Throws: as poll.
   [[nodiscard]] wait_result wait(deadline_time until, bool) {
     const auto result = own_->inner.wait(until, true);
+    if (result == wait_result::aborted) forget_posted();
     if (result != wait_result::progress) return result;
     const std::lock_guard lock(own_->guard);
     for (auto& c : own_->channels) advance(*c);
     return result;
   }
   void on_wake(std::function<void()> ring) requires waking_plane<Inner> { own_->inner.on_wake(std::move(ring)); }
-  void abort(const std::string& reason) { own_->inner.abort(reason); }
+  void abort(const std::string& reason) {
+    own_->inner.abort(reason);
+    forget_posted();
+  }
   [[nodiscard]] std::string failure() const { return own_->inner.failure(); }
   [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
-    return own_->inner.gather(mine, all, until);
+    const auto result = own_->inner.gather(mine, all, until);
+    if (result == wait_result::aborted) forget_posted();
+    return result;
   }
   /// Lets go of the others' memory, and then of its own. All ranks call it, behind their last transfer, or none does: what others
   /// may still have open stays until the process ends, as it also does where a rank does not come in time.
   /// Throws: cuda_error.
   void close() {
-    for (auto& c : own_->channels) {
-      const auto& q = *c->lane;
-      const auto current = q.make_current();
-      for (std::size_t s = 0; s < slots; ++s)
-        if (c->is_open && c->taken[s]) q.own()->require(q.api().wait(q.stream(), c->theirs[s]), "cudaStreamWaitEvent");
-      q.finish();
-      if (!c->is_open) continue;
-      for (auto& e : c->theirs) q.own()->require(q.api().destroy_event(e), "cudaEventDestroy");
-      if (!c->sends) q.own()->require(q.api().close_memory(c->memory), "cudaIpcCloseMemHandle");
+    {
+      const std::lock_guard lock(own_->guard);
+      for (auto& c : own_->channels) {
+        const bool was_open = std::exchange(c->is_open, false);
+        const auto& q = *c->lane;
+        const auto current = q.make_current();
+        for (std::size_t s = 0; s < slots; ++s)
+          if (was_open && c->taken[s]) q.own()->require(q.api().wait(q.stream(), c->theirs[s]), "cudaStreamWaitEvent");
+        q.finish();
+        if (!was_open) continue;
+        for (auto& e : c->theirs) q.own()->require(q.api().destroy_event(e), "cudaEventDestroy");
+        if (!c->sends) q.own()->require(q.api().close_memory(c->memory), "cudaIpcCloseMemHandle");
+      }
     }
     std::vector<std::vector<double>> all;
-    if (own_->inner.gather({}, all, deadline_in(own_->options.deadline_s)) != wait_result::progress) return;
-    for (auto& c : own_->channels) {
+    if (gather({}, all, deadline_in(own_->options.deadline_s)) != wait_result::progress) return;
+    const std::lock_guard lock(own_->guard);
+    for (auto& c : std::exchange(own_->channels, {})) {
       const auto& q = *c->lane;
       const auto current = q.make_current();
       for (auto& e : c->own) q.own()->require(q.api().destroy_event(e), "cudaEventDestroy");
       if (c->sends) q.own()->require(q.api().free_shared(c->memory), "cudaFree");
     }
-    own_->channels.clear();
   }
 
  private:
@@ -217,8 +233,9 @@ class cuda_ipc_communicator {
     int device;
     Inner inner;
     cuda_ipc_options options;
-    std::mutex guard{};  ///< of what is posted: one thread may wait while another posts
+    std::mutex guard{};  ///< of all below: one thread may wait while another posts
     std::vector<std::unique_ptr<channel>> channels{};
+    bool is_aborted = false;  ///< operations are their owners' again
   };
 
   static std::span<std::byte> bytes_of(message& m) { return std::as_writable_bytes(std::span(&m, 1)); }
@@ -229,18 +246,36 @@ class cuda_ipc_communicator {
     op.on_ = &c;
     op.tensor_ = &t;
     op.what_ = s;
+    op.shape_ = detail::shape_hash(traits::shape(t));
     op.begun_ = 0;
+    op.has_begun_ = false;
     op.ended_ = false;
+    if (own_->is_aborted) return;
     c.posted.push_back(&op);
     advance(c);
   }
+  void forget_posted() {
+    const std::lock_guard lock(own_->guard);
+    drop_posted();
+  }
+  /// With the guard held.
+  void drop_posted() {
+    own_->is_aborted = true;
+    for (auto& c : own_->channels) c->posted.clear();
+  }
+  /// Stamps are compared by `Inner`.
+  [[nodiscard]] static detail::sent_tensor sent(const stamp& what, std::uint64_t bytes, std::uint64_t shape) {
+    return {.stamp = what, .bytes = bytes, .elements = bytes / sizeof(typename traits::element), .shape = shape};
+  }
+  [[nodiscard]] static bool has_all_begun(const operation& op) {
+    return op.has_begun_ && op.begun_ == traits::buffer(std::as_const(*op.tensor_)).bytes();
+  }
   void advance(channel& c) {
-    while (!c.posted.empty()) {
+    while (!own_->is_aborted && !c.posted.empty()) {
       auto& op = *c.posted.front();
       c.sends ? send(c, op) : receive(c, op);
-      const bool is_over =
-          op.begun_ == traits::buffer(*op.tensor_).bytes() &&
-          std::all_of(op.flights_.begin(), op.flights_.end(), [](const auto& f) { return f.at == detail::cuda_ipc_stage::idle; });
+      const bool is_over = has_all_begun(op) && std::all_of(op.flights_.begin(), op.flights_.end(),
+                                                            [](const auto& f) { return f.at == detail::cuda_ipc_stage::idle; });
       if (!is_over) return;
       op.end_s = steady_now_s();
       c.posted.pop_front();
@@ -270,22 +305,26 @@ class cuda_ipc_communicator {
         f.at = idle;
       }
     };
-    for (come_back(); op.begun_ < b.bytes(); come_back()) {
+    for (come_back(); !has_all_begun(op); come_back()) {
       const auto s = static_cast<std::size_t>(c.count % slots);
       auto& f = op.flights_[s];
       if (f.at != idle) return;
       const auto bytes = std::min(c.mine.slot_bytes, static_cast<std::uint64_t>(b.bytes() - op.begun_));
       if (op.begun_ == 0) b.begin_read(q);
       if (c.taken[s]) q.own()->require(q.api().wait(q.stream(), c.theirs[s]), "cudaStreamWaitEvent");
-      q.own()->require(q.api().copy(static_cast<std::byte*>(c.memory) + s * c.mine.slot_bytes,
-                                    static_cast<const std::byte*>(b.data()) + op.begun_, bytes, q.stream()),
-                       "cudaMemcpyAsync");
+      if (bytes > 0)
+        q.own()->require(q.api().copy(static_cast<std::byte*>(c.memory) + s * c.mine.slot_bytes,
+                                      static_cast<const std::byte*>(b.data()) + op.begun_, bytes, q.stream()),
+                         "cudaMemcpyAsync");
       q.own()->require(q.api().record(c.own[s], q.stream()), "cudaEventRecord");
       b.end_read(q, q.record());
       f.out = c.mine;
-      f.out.part = c.count++;
+      f.out.bytes = b.bytes();
+      f.out.shape = op.shape_;
       f.at = part;
+      ++c.count;
       op.begun_ += bytes;
+      op.has_begun_ = true;
       inner.post_receive_bytes(c.answers, op.what_, bytes_of(f.in), f.answer);
       inner.post_send_bytes(c.parts, op.what_, bytes_of(f.out), f.part);
     }
@@ -300,7 +339,7 @@ class cuda_ipc_communicator {
       for (auto& f : op.flights_)
         if (f.at == answer && inner.poll(f.answer)) f.at = idle;
     };
-    for (go_out(); op.begun_ < b.bytes(); go_out()) {
+    for (go_out(); !has_all_begun(op); go_out()) {
       const auto s = static_cast<std::size_t>(c.count % slots);
       auto& f = op.flights_[s];
       if (f.at == idle) {
@@ -308,22 +347,26 @@ class cuda_ipc_communicator {
         inner.post_receive_bytes(c.parts, op.what_, bytes_of(f.in), f.part);
       }
       if (f.at != part || !inner.poll(f.part)) return;
+      if (const auto text = difference(c.where, sent(op.what_, f.in.bytes, f.in.shape), sent(op.what_, b.bytes(), op.shape_));
+          !text.empty()) {
+        inner.abort(text);
+        return drop_posted();
+      }
       open_theirs(c, f.in);
-      if (f.in.part != c.count)
-        throw input_error("part " + std::to_string(f.in.part) + " of the " + to_text(c.where) + ", expected is " +
-                          std::to_string(c.count));
       const auto bytes = std::min(f.in.slot_bytes, static_cast<std::uint64_t>(b.bytes() - op.begun_));
       if (op.begun_ == 0) b.begin_write(q);
       q.own()->require(q.api().wait(q.stream(), c.theirs[s]), "cudaStreamWaitEvent");
-      q.own()->require(q.api().copy(static_cast<std::byte*>(b.data()) + op.begun_,
-                                    static_cast<const std::byte*>(c.memory) + s * f.in.slot_bytes, bytes, q.stream()),
-                       "cudaMemcpyAsync");
+      if (bytes > 0)
+        q.own()->require(q.api().copy(static_cast<std::byte*>(b.data()) + op.begun_,
+                                      static_cast<const std::byte*>(c.memory) + s * f.in.slot_bytes, bytes, q.stream()),
+                         "cudaMemcpyAsync");
       q.own()->require(q.api().record(c.own[s], q.stream()), "cudaEventRecord");
       b.end_write(q, q.record());
       f.out = c.mine;
-      f.out.part = c.count++;
       f.at = answer;
+      ++c.count;
       op.begun_ += bytes;
+      op.has_begun_ = true;
       inner.post_send_bytes(c.answers, op.what_, bytes_of(f.out), f.answer);
     }
   }

@@ -221,6 +221,7 @@ class cuda_step_graph {
       const auto body = [&] { enqueue(loss, update); };
       graph_ ? (void)graph_->update(body) : (void)graph_.emplace(std::move(all), body);
     } catch (...) {
+      graph_.reset();  // what it does is part of a step
       try {
         mark_end();
       } catch (const std::exception&) {

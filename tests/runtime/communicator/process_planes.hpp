@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every communicator between processes has to do; for Gloo and MPI. Each rank calls these functions, on a process or thread
 // of its own, with a function that makes its end of another communicator: make() -> std::unique_ptr<End>. All ranks do alike.
+// Where tensors are others than the host's, they are made by another one: make_tensor(rows, columns).
 #pragma once
 
 #include <algorithm>
@@ -30,6 +31,10 @@ inline plane_tensor filled(std::size_t rows, std::size_t columns, double first) 
   for (std::size_t k = 0; k < rows * columns; ++k) t.data()[k] = first + static_cast<double>(k);
   return t;
 }
+
+struct make_plane_tensor {
+  plane_tensor operator()(std::size_t rows, std::size_t columns) const { return {rows, columns}; }
+};
 
 /// Whether an operation ends soon.
 template <class End>
@@ -117,12 +122,13 @@ void check_deadline(const Make& make) {
   meet(*end);
 }
 
-template <class Make>
-void check_abort(const Make& make) {
+template <class Make, class MakeTensor = make_plane_tensor>
+void check_abort(const Make& make, const MakeTensor& make_tensor = {}) {
+  using tensor = decltype(make_tensor(1, 4));
   const auto end = make();
   using operation = typename std::decay_t<decltype(*end)>::operation;
   const edge e{0, 1, payload::activation, 0, 0}, back{1, 0, payload::gradient, 0, 1};
-  auto sent = std::make_unique<plane_tensor>(filled(1, 4, 1)), taken = std::make_unique<plane_tensor>(1, 4);
+  auto sent = std::make_unique<tensor>(make_tensor(1, 4)), taken = std::make_unique<tensor>(make_tensor(1, 4));
   auto send = std::make_unique<operation>(), receive = std::make_unique<operation>();
   int out = -1;
   if (end->rank() == 0) {
@@ -139,22 +145,22 @@ void check_abort(const Make& make) {
   std::vector<std::vector<double>> all;
   CHECK(end->gather({}, all, deadline_in(20)) == wait_result::aborted);
   if (end->rank() != 0) return;
-  plane_tensor late(1, 4);
+  auto late = make_tensor(1, 4);
   operation never;
   end->post_send(out, {}, late, never);
   CHECK_FALSE(end->poll(never));
 }
 
 /// Stamps and shapes that differ abort on all sides, with the same text.
-template <class Make>
-void check_mismatch(const Make& make) {
+template <class Make, class MakeTensor = make_plane_tensor>
+void check_mismatch(const Make& make, const MakeTensor& make_tensor = {}) {
   const stamp expected{.step = 3, .microbatch = 1, .what = payload::gradient, .direction = 0, .stage = 2};
   const edge e{1, 0, payload::gradient, 0, 2};
   const auto run = [&](const stamp& other, std::size_t rows, std::size_t columns, const std::string& text) {
     CAPTURE(text);
     const auto end = make();
     typename std::decay_t<decltype(*end)>::operation op;
-    plane_tensor sent(rows, columns), taken(4, 6);
+    auto sent = make_tensor(rows, columns), taken = make_tensor(4, 6);
     if (end->rank() == 0) end->post_receive(end->open(e), expected, taken, op);
     if (end->rank() == 1) end->post_send(end->open(e), other, sent, op);
     CHECK(last_wait(*end) == wait_result::aborted);  // a small tensor may leave before it is looked at
@@ -181,11 +187,12 @@ void check_mismatch(const Make& make) {
   run(expected, 6, 4, "or of another shape");
 }
 
-template <class Make>
-void check_empty_tensors(const Make& make) {
+template <class Make, class MakeTensor = make_plane_tensor>
+void check_empty_tensors(const Make& make, const MakeTensor& make_tensor = {}) {
   const auto end = make();
   const edge e{0, 1, payload::activation, 0, 0};
-  std::vector<plane_tensor> tensors(3, plane_tensor(0, 5));
+  std::vector<decltype(make_tensor(0, 5))> tensors;
+  for (int k = 0; k < 3; ++k) tensors.push_back(make_tensor(0, 5));
   std::vector<typename std::decay_t<decltype(*end)>::operation> operations(3);
   if (end->rank() < 2) {
     const int channel = end->open(e);
