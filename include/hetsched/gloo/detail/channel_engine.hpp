@@ -129,14 +129,6 @@ class channel_engine : line_traffic {
     return true;
   }
   [[nodiscard]] bool is_over(standstill::wait& w);
-  /// "rank 1 has": those that have not done something, but for who is behind one of them, as all that it says comes through that.
-  template <class Done>
-  [[nodiscard]] std::string blamed(const Done& has_done) {
-    return ranks_without(peers_, [&](peer_state& peer) {
-      const int before = next_to(static_cast<int>(&peer - peers_.data()), mesh_.rank, mesh_.ranks);
-      return has_done(peer) || (before != mesh_.rank && !has_done(at(peers_, before)));
-    });
-  }
 
   void work();
 

@@ -89,7 +89,7 @@ HETSCHED_INLINE wait_result channel_engine::gather(std::span<const double> mine,
                 [&] { return look() || (is_mesh(mesh_.ranks) && at(peers_, missing).gave_up); });
   if (missing >= 0) {
     if (in_time && !aborted_) fail(lost_text(peers_, way_to(missing), {}));
-    if (!aborted_) reason_ = blamed(has_brought) + " not answered in time";
+    if (!aborted_) reason_ = ranks_without(peers_, has_brought) + " not answered in time";
     return aborted_ ? wait_result::aborted : wait_result::deadline;
   }
   take_round(peers_, mine, all);
@@ -100,7 +100,9 @@ HETSCHED_INLINE wait_result channel_engine::gather(std::span<const double> mine,
 HETSCHED_INLINE void channel_engine::meet_all(deadline_time until) {
   std::vector<std::vector<double>> all;
   const auto own = mesh_.door ? std::vector<double>(mesh_.address.begin(), mesh_.address.end()) : std::vector<double>();
-  if (gather(own, all, until) != wait_result::progress)
+  auto ended = gather(own, all, until);
+  if (ended == wait_result::deadline && !is_mesh(mesh_.ranks)) ended = ask();  // who is behind another one is not to blame
+  if (ended != wait_result::progress)
     throw error("rank " + std::to_string(mesh_.rank) + ": not all ranks have been connected: " + failure());
   const lock hold(guard_);
   for (std::size_t p = 0; mesh_.door && p < all.size(); ++p) {
@@ -118,7 +120,12 @@ HETSCHED_INLINE wait_result channel_engine::ask() {
     return at(peers_, way_to(p)).down || peer.answered_to >= question.number;
   };
   (void)await(hold, deadline_in(1), [&] { return aborted_ || first_without(peers_, has_answered) < 0; });
-  if (first_without(peers_, has_answered) >= 0) fail(blamed(has_answered) + " not answered for a second");
+  // Behind one that does not answer nobody does: those are not to blame.
+  const auto is_excused = [&](const peer_state& peer) {
+    const int before = next_to(static_cast<int>(&peer - peers_.data()), mesh_.rank, mesh_.ranks);
+    return has_answered(peer) || (before != mesh_.rank && !has_answered(at(peers_, before)));
+  };
+  if (first_without(peers_, has_answered) >= 0) fail(ranks_without(peers_, is_excused) + " not answered for a second");
   return aborted_ ? wait_result::aborted : wait_result::deadline;
 }
 
