@@ -167,7 +167,7 @@ class gathered_layers {
     using element = typename traits::element;
     if constexpr (requires { along.all_gather(mine, all, counts, queue_); })
       along.all_gather(mine, all, counts, queue_);
-    else if constexpr (requires(std::span<const element> from, std::span<element> to) { along.all_gather(from, to, counts); })
+    else if constexpr (traits::space != memory_space::device)
       along.all_gather(std::span<const element>(traits::data(mine), elements(mine)),
                        std::span<element>(traits::data(all), elements(all)), counts);
   }
