@@ -161,14 +161,6 @@ plan_file read_plan_for(const train::arguments& given, const gpt::config& config
   } catch (const input_error& wrong) {
     throw file_error(given.plan, "/pipelines", wrong.what());
   }
-  bool whole_weights = false;
-  for (auto& s : views::stages(file.plan))
-    if (s.zero == 3) {
-      s.zero = 2;
-      whole_weights = true;
-    }
-  if (whole_weights && speaks)
-    train::say(given.plan + " asks for ZeRO stage 3: weights stay whole here, as by stage 2, and take more memory than planned");
   for (std::size_t p = 0; p < file.plan.pipelines.size(); ++p) {
     const auto& line = file.plan.pipelines[p];
     const auto here = "/pipelines/" + std::to_string(p);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -22,6 +23,7 @@
 #include <hetsched/runtime/executor/stager.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/layout/plan_layout.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/measure/rank_times.hpp>
 #include <hetsched/runtime/trainer/optimizer.hpp>
 #include <hetsched/runtime/trainer/trainer.hpp>
@@ -109,6 +111,21 @@ hetsched::plan_file make_plan(const job& j, Communicator& comm, const Rank& here
   return *std::move(found);
 }
 
+/// Stages of ZeRO stage 3 that could gather nothing, as others hold it, too, run as at stage 2. Returns whether there are some,
+/// or a tied embedding's.
+[[nodiscard]] inline bool keep_shared_whole(hetsched::training_layout& layout, bool tied) {
+  bool some = false;
+  for (auto& line : layout.pipelines)
+    for (std::size_t g = 0; g < line.groups.size(); ++g) {
+      const auto is_at = [&](int stage) { return static_cast<std::size_t>(line.order.rank(0, stage)) == g; };
+      if (line.groups[g].zero < 3) continue;
+      const bool gathers = layout.pipelines.size() == 1 && line.order.directions == 1;
+      if (!gathers) line.groups[g].zero = 2;
+      some = some || !gathers || (tied && (is_at(0) || is_at(line.order.stages - 1)));
+    }
+  return some;
+}
+
 /// One rank of the training. The result of rank 0 is whole, that of others is as far as they know it. Losses that are there
 /// already are those of steps that it has seen before. Rank: host_rank, or one like it.
 template <class Rank, class Communicator>
@@ -129,6 +146,9 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
     throw known_to_all("--device: ranks on GPUs and on the host are no equal ranks to plan for: give a --plan");
   const auto plan = j.plan ? *j.plan : make_plan(j, comm, here);
   auto layout = make_training_layout(plan.plan, {.schedule = given.schedule, .chunks = given.chunks});
+  if (keep_shared_whole(layout, !gpt::ties(j.config).empty()) && speaks)
+    say("in stages of ZeRO stage 3 weights that others hold, too (other pipelines or directions, a tied embedding), stay whole, "
+        "and take more memory than planned");
   // Between processes what is on a GPU goes by way of the hosts, or over NCCL.
   const bool direct = some == 0 || given.place.transport == "threads" || (given.nccl && all_on_gpus);
   const auto as_run = [&](const schedule& order, const pipeline_layout& line) {

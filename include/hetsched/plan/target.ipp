@@ -393,7 +393,7 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
   static const std::vector<plan_target> all = [] {
     using enum stage_trait;
     using enum recomputation;
-    // runtime/layout/plan_layout.hpp: ZeRO 3 is refused there.
+    // ZeRO 3 is run in one pipeline of one direction only (runtime/layout/model_parameter.hpp), which is no trait.
     const plan_target own{
         .name = "hetsched", .program = "hetsched-train and this library's trainer", .zero = {0, 1, 2}, .strict = true};
 

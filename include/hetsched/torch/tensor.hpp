@@ -47,6 +47,7 @@ template <class Tensor, class Element>
 struct torch_traits {
   using element = Element;
   static constexpr memory_space space = memory_space::host;
+  static constexpr bool is_handle = true;
   static at::IntArrayRef shape(const Tensor& t) { return t.sizes(); }
   static Element* data(Tensor& t) {
     require_torch<Element>(t, "a tensor");

@@ -179,7 +179,7 @@ TEST_CASE("[threads] state that is written under some degrees goes on under othe
                         {"tensor", grouped("1f1b", {{.data = 2, .tensor = 2}, {.data = 2, .tensor = 3}})},
                         {"sharded", grouped("1f1b", {{.data = 2, .tensor = 3}}), true},
                         {"sharded_data", grouped("interleaved_1f1b", {{.data = 2}, {.data = 2}}), true},
-                        {"zero", grouped("1f1b", {{.data = 2, .tensor = 2}, {.data = 2}, {.data = 2}}, {2, 0, 1})}};
+                        {"zero", grouped("1f1b", {{.data = 2, .tensor = 2}, {.data = 2}, {.data = 2}}, {3, 2, 1})}};
   const auto first = run(ways[0], "", 2, at("data"));
   const auto saved = whole(at("data"));
   CHECK(saved.size() == 4 * layer_count * shapes.size());

@@ -278,5 +278,9 @@ TEST_CASE("what a plan says of shares, recomputation and ZeRO is in its layout, 
   refused([](stage_plan& s) { s.shares.state = {1}; }, "stage 1 shares its state among 2 data ranks by numbers that do");
   refused([](stage_plan& s) { s.degrees.expert = 2; },
           "pipeline 0: stage 1 has uneven shares of the state of data ranks that share out experts");
-  refused([](stage_plan& s) { s.zero = 3; }, "pipeline 0: stage 1 asks for ZeRO stage 3");
+  auto sharded = make_training_layout(p);
+  sharded.pipelines[0].groups[1].zero = 3;
+  CHECK_NOTHROW(validate(sharded));
+  sharded.pipelines[0].groups[1].zero = 4;
+  CHECK_THROWS_WITH_AS(validate(sharded), "pipeline 0: stage 1 asks for ZeRO stage 4, expected 0 to 3", input_error);
 }

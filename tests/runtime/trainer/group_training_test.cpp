@@ -5,10 +5,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <stdexcept>
@@ -17,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/cost/memory/memory.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/trainer/train_on_threads.hpp>
 
@@ -465,6 +470,277 @@ TEST_CASE("[threads] shares of the state that ZeRO shares out change no bit, and
       if (share == 0) CHECK(state[static_cast<std::size_t>(r)] == 0);
     }
   }
+}
+
+namespace {
+
+using state_elements = std::map<std::pair<int, std::string>, std::map<std::size_t, std::vector<std::byte>>>;
+
+/// A training's losses, that of a batch beside it, and all elements of its state.
+struct told {
+  std::vector<double> losses;
+  state_elements state;
+  friend bool operator==(const told&, const told&) = default;
+};
+
+void add_state(state_elements& all, const std::vector<state_slice>& slices) {
+  for (const auto& s : slices) {
+    const std::size_t each = s.element == "i64" ? sizeof(std::int64_t) : sizeof(double);
+    const std::size_t rows = s.rows, length = (s.bytes.size() / each - (rows - 1) * s.held_apart);
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t k = 0; k < length; ++k) {
+        const auto from = s.bytes.subspan((row * s.held_apart + k) * each, each);
+        auto& element = all[{s.layer, s.name}][s.first + row * s.apart + k];
+        if (!element.empty()) FAIL_CHECK("an element of " << s.name << " is on two ranks");
+        element.assign(from.begin(), from.end());
+      }
+  }
+}
+
+template <class MakeLayer>
+told train_by(const toy<double>& t, const training_layout& by, int steps, MakeLayer make,
+              const std::vector<training_layout>& moves = {}) {
+  told all;
+  std::mutex guard;
+  hetsched::run_on_threads(channel::connect(by.ranks()), [&](channel& comm) {
+    auto trainer = hetsched::make_trainer<tensor>(by, make, toy_shape, comm, adamw{.learning_rate = rate},
+                                                  {.clip_norm = 0.5, .ties = t.ties, .bucket_bytes = 64});
+    const auto batch = [&](std::int64_t step) {
+      std::pair<std::vector<tensor>, std::vector<tensor>> made;
+      for (int m = 0; m < trainer.pipeline().order.microbatches; ++m) {
+        const auto [input, target] = t.batch(by, step, 0, m);
+        made.first.push_back(rows_of(input, trainer.samples()));
+        made.second.push_back(rows_of(target, trainer.samples()));
+      }
+      return made;
+    };
+    std::vector<double> losses;
+    for (int i = 0; i < steps; ++i) {
+      if (i > 0 && i <= static_cast<int>(moves.size()))
+        trainer.move_layers(moves[static_cast<std::size_t>(i - 1)], make, toy_shape);
+      const auto more = batch(100 + i), last = batch(i);
+      trainer.accumulate(std::span<const tensor>(more.first), std::span<const tensor>(more.second), toy<double>::loss);
+      losses.push_back(
+          trainer.step(std::span<const tensor>(last.first), std::span<const tensor>(last.second), toy<double>::loss).loss);
+      const auto beside = batch(50 + i);
+      losses.push_back(
+          trainer.evaluate(std::span<const tensor>(beside.first), std::span<const tensor>(beside.second), toy<double>::loss));
+    }
+    const bool gathers = trainer.pipeline().group(trainer.place().group).zero == 3 && trainer.group().data > 1;
+    const auto tied = [&](int l) {
+      return std::any_of(t.ties.begin(), t.ties.end(),
+                         [&](const parameter_tie& both) { return both.first.layer == l || both.second.layer == l; });
+    };
+    for (const auto& [number, layer] : trainer.layers())
+      for (const tensor& p : layer->parameters()) CHECK((p.rows() == 0) == (gathers && !tied(number)));
+    const std::lock_guard lock(guard);
+    if (all.losses.empty()) all.losses = losses;
+    CHECK(losses == all.losses);
+    add_state(all.state, trainer.state(true));
+  });
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] stages that gather parameters for each use have the bits of those that keep them whole") {
+  const toy<double> plain{.layers = 9}, tied{.layers = 9, .ties = {{{0, 0}, {6, 0}}}};
+  random_source random(31);
+  for (int run = 0; run < (sanitizer_share > 1 ? 2 : 6); ++run) {
+    const auto& t = run % 3 == 1 ? tied : plain;
+    const auto make = [&](int l) { return t.make(l); };
+    const int ranks = static_cast<int>(random.integer(1, 3));
+    const auto* name = std::vector{"1f1b", "gpipe", "zb_v", "interleaved_1f1b"}[as_size(ranks > 1 ? run % 4 : run % 2)];
+    std::vector<int> data;
+    for (int r = 0; r < ranks; ++r) data.push_back(static_cast<int>(random.integer(r == 0 ? 2 : 1, 4)));
+    const auto whole = grouped(t.layers, schedule_of(name, ranks, 2 * ranks), 12, data_only(data));
+    auto gathering = whole;
+    for (auto& g : gathering.pipelines[0].groups) {
+      g.zero = &g == &gathering.pipelines[0].groups.front() ? 3 : static_cast<int>(random.integer(0, 3));
+      if (random.integer(0, 2) == 0) g.recompute = recomputation::full;
+      if (random.integer(0, 2) > 0) continue;
+      g.state_shares.assign(as_size(g.degrees.data), 1.0 / g.degrees.data);
+      if (g.degrees.data == 2) g.state_shares = {1, 0};
+    }
+    CAPTURE(run);
+    CAPTURE(name);
+    CHECK(train_by(t, gathering, 2, make) == train_by(t, whole, 2, make));
+    if (run % 2 == 0) continue;
+    auto moved = gathering;
+    auto& stages = moved.pipelines[0].stages;
+    if (stages.size() > 1 && stages[0].layers.last < stages[1].layers.last - 1) stages[1].layers.first = ++stages[0].layers.last;
+    CHECK(train_by(t, gathering, 3, make, {moved, whole}) == train_by(t, whole, 3, make, {moved, gathering}));
+  }
+}
+
+namespace {
+
+/// Bytes of this thread's tensors.
+thread_local std::size_t live = 0, most_live = 0;
+
+template <class T>
+struct counting_allocator {
+  using value_type = T;
+  counting_allocator() = default;
+  template <class U>
+  counting_allocator(const counting_allocator<U>&) {}  // NOLINT: as allocators convert
+  T* allocate(std::size_t n) {
+    most_live = std::max(most_live, live += n * sizeof(T));
+    return std::allocator<T>().allocate(n);
+  }
+  void deallocate(T* p, std::size_t n) {
+    live -= n * sizeof(T);
+    std::allocator<T>().deallocate(p, n);
+  }
+  friend bool operator==(const counting_allocator&, const counting_allocator&) { return true; }
+};
+
+struct counted_tensor {
+  using value_type = double;
+  counted_tensor() = default;
+  explicit counted_tensor(const tensor_shape& s) : extents{s.at(0), s.at(1)}, values(s[0] * s[1]) {}
+  [[nodiscard]] const std::array<std::size_t, 2>& shape() const { return extents; }
+  [[nodiscard]] double* data() { return values.data(); }
+  [[nodiscard]] const double* data() const { return values.data(); }
+  std::array<std::size_t, 2> extents{};
+  std::vector<double, counting_allocator<double>> values;
+};
+
+/// y = x w, element by element.
+struct weighted {
+  struct context {
+    const counted_tensor* x = nullptr;
+  };
+  explicit weighted(std::size_t n) : weight{counted_tensor({1, n})}, sum{counted_tensor({1, n})} {
+    std::fill(weight[0].values.begin(), weight[0].values.end(), 1.5);
+  }
+  counted_tensor forward(const counted_tensor& x, context& c) {
+    c.x = &x;
+    on_forward();
+    CHECK(known == weight[0].values.at(0));
+    auto y = x;
+    for (std::size_t k = 0; k < y.values.size(); ++k) y.values[k] *= weight[0].values[k];
+    return y;
+  }
+  counted_tensor backward(const counted_tensor& dy, context& c) {
+    auto dx = dy;
+    for (std::size_t k = 0; k < dx.values.size(); ++k) {
+      sum[0].values[k] += dy.values[k] * c.x->values[k];
+      dx.values[k] *= weight[0].values[k];
+    }
+    return dx;
+  }
+  void parameters_changed() { known = weight[0].values.at(0); }
+  std::array<counted_tensor, 1>& parameters() { return weight; }
+  std::array<counted_tensor, 1>& gradients() { return sum; }
+  std::array<counted_tensor, 1> weight, sum;
+  double known = 1.5;  ///< what it makes of its parameter
+  std::function<void()> on_forward;
+};
+
+constexpr std::size_t weights = 8192;  // 64 KiB a layer: a part for each of four ranks
+
+auto weighted_trainer(thread_communicator<counted_tensor>& comm, int layers, int zero,
+                      const std::function<void(int)>& on_forward) {
+  auto layout = grouped(layers, gpipe(1, 1), 4, data_only({4}));
+  layout.pipelines[0].groups[0].zero = zero;
+  return hetsched::make_trainer<counted_tensor>(
+      layout,
+      [=](int l) {
+        weighted made(weights);
+        made.on_forward = [=] { on_forward(l); };
+        return made;
+      },
+      [](int, int rows) {
+        return tensor_shape{static_cast<std::size_t>(rows), weights};
+      },
+      comm, adamw{.learning_rate = rate});
+}
+
+template <class Trainer>
+void step_of_ones(Trainer& trainer) {
+  std::vector<counted_tensor> inputs(1, counted_tensor({1, weights})), targets = inputs;
+  std::fill(inputs[0].values.begin(), inputs[0].values.end(), 1);
+  (void)trainer.step(std::span<const counted_tensor>(inputs), std::span<const counted_tensor>(targets),
+                     [](const counted_tensor& y, const counted_tensor&) {
+                       return loss_value<counted_tensor>{y.values.front(), y};
+                     });
+}
+
+}  // namespace
+
+TEST_CASE("[threads] between uses a stage that gathers parameters holds what is priced, and one layer's in a use") {
+  constexpr int layers = 8;
+  constexpr std::size_t layer_bytes = weights * sizeof(double);
+  std::array<std::size_t, 4> between{}, peak{};
+  for (const int zero : {2, 3}) {
+    run_on_threads(thread_communicator<counted_tensor>::connect(4), [&](thread_communicator<counted_tensor>& comm) {
+      live = most_live = 0;
+      auto trainer = weighted_trainer(comm, layers, zero, [](int) {});
+      step_of_ones(trainer);
+      most_live = live;
+      step_of_ones(trainer);
+      const auto held = trainer.held();
+      if (zero == 3)
+        CHECK(static_cast<bytes_t>(held.total() - held.pipeline) ==
+              state_bytes(layers * weights, {.data = 4}, 3, {.weight_bytes = 8, .gradient_bytes = 8, .optimizer_bytes = 16}));
+      if (comm.rank() == 2) between[as_size(zero)] = live, peak[as_size(zero)] = most_live;
+    });
+  }
+  // Where parameters stay whole the share is there beside them. Gathering a layer takes room for it twice, and a part.
+  CHECK(between[2] - between[3] == layers * layer_bytes);
+  CHECK(peak[2] - peak[3] >= (layers - 3) * layer_bytes);
+}
+
+TEST_CASE("[threads] a rank that fails between gathers ends the others, and all have what was there before") {
+  std::array<std::string, 4> why;
+  run_on_threads(thread_communicator<counted_tensor>::connect(4), [&](thread_communicator<counted_tensor>& comm) {
+    const bool fails = comm.rank() == 1;
+    bool second = false;
+    auto trainer = weighted_trainer(comm, 3, 3, [&](int layer) {
+      if (fails && second && layer == 1) throw std::runtime_error("planted");
+    });
+    const auto copies = [&] {
+      std::vector<std::vector<std::byte>> all;
+      for (const auto& s : trainer.state(true)) all.emplace_back(s.bytes.begin(), s.bytes.end());
+      return all;
+    };
+    step_of_ones(trainer);
+    const auto before = copies();
+    second = true;
+    try {
+      step_of_ones(trainer);
+    } catch (const std::exception& e) {
+      why[as_size(comm.rank())] = e.what();
+    }
+    CHECK(copies() == before);
+  });
+  for (const auto& text : why) {
+    CAPTURE(text);
+    CHECK(text.find("rank 1, step 1: 0F0 (stage 0, layer 1") != std::string::npos);
+    CHECK(text.find("planted") != std::string::npos);
+    if (&text != &why[1]) CHECK(text.find("all_gather over ranks that gather parameters (ranks 0 1 2 3)") != std::string::npos);
+  }
+}
+
+TEST_CASE("[threads] a stage does not gather parameters that another pipeline or direction has, too") {
+  const toy<double> t{.layers = 4};
+  const auto refused = [&](training_layout layout) {
+    layout.pipelines[0].groups[0].zero = 3;
+    try {
+      (void)on_devices(t, layout, 1, [&](int l) { return t.make(l); });
+    } catch (const std::exception& e) {
+      const std::string text = e.what();
+      CAPTURE(text);
+      CHECK(text.find("parameter 0 of layer 0 is in a stage with ZeRO stage 3, and another direction or pipeline has it") !=
+            std::string::npos);
+      return;
+    }
+    FAIL_CHECK("it was run");
+  };
+  const auto one = grouped(t.layers, schedule_of("1f1b", 2, 2), 4, data_only({2, 1}));
+  refused(side_by_side({one, one}));
+  refused(grouped(t.layers, schedule_of("chimera", 2, 2), 4, data_only({2, 2})));
 }
 
 TEST_CASE("[threads] layers move between groups of data ranks, whoever keeps the optimizer's state, and change no bit") {

@@ -77,6 +77,9 @@ class stage_group {
   /// An axis_group, what the communicator has in its place, or, where it has no collectives for these tensors, a place alone.
   using axis = typename detail::axis_of<Tensor, Communicator>::type;
 
+  /// How many numbers its axes take of each stage; see axis_options.
+  static constexpr int axes = 4;
+
   /// A stage on one device.
   stage_group() = default;
 
@@ -137,7 +140,6 @@ class stage_group {
   [[nodiscard]] const axis& expert() const { return expert_; }
 
  private:
-  static constexpr int axes = 4;
   hetsched::degrees degrees_;
   stage_place place_;
   axis data_, context_, tensor_, expert_;

@@ -161,7 +161,13 @@ struct layer_list_options {
   std::vector<tensor_shape> shapes = {};
 };
 
-/// What a layer of a list took, over all microbatches.
+/// What is called around each use of a layer, with its place in the list: a forward, a backward or a half of one. `before` comes
+/// ahead of what recomputes, too.
+struct layer_use {
+  std::function<void(std::size_t)> before = {}, after = {};
+};
+
+/// What a layer of a list took, over all microbatches, with layer_use::before.
 struct layer_seconds {
   double forward_s = 0;
   double backward_s = 0;  ///< both halves, and recomputing
@@ -224,10 +230,11 @@ class layer_list {
   }
   void backward_weight(const Tensor& gradient, context& c, const Queue& q = Queue()) {
     for (std::size_t i = 0; i < layers_.size(); ++i) {
-      begin(i);
       const double start_s = now_s();
+      begin(i);
       detail::backward_weight<Tensor>(layers_[i], i + 1 == layers_.size() ? gradient : c.gradients[i], *c.layers[i], q);
       took_[i].backward_s += now_s() - start_s;
+      end(i);
       if (options_.recomputes) drop(i, c);
     }
   }
@@ -265,9 +272,17 @@ class layer_list {
   /// What the layers took since begin_times(); 0 where they only enqueue their work.
   [[nodiscard]] std::span<const layer_seconds> took() const { return took_; }
   void begin_times() { took_.assign(layers_.size(), {}); }
+  /// From the next use on.
+  void around(layer_use use) { use_ = std::move(use); }
 
  private:
-  void begin(std::size_t i) { under_way_ = options_.first + static_cast<int>(i); }
+  void begin(std::size_t i) {
+    under_way_ = options_.first + static_cast<int>(i);
+    if (use_.before) use_.before(i);
+  }
+  void end(std::size_t i) {
+    if (use_.after) use_.after(i);
+  }
   [[nodiscard]] static double now_s() {
     if constexpr (std::same_as<Queue, host_queue>)
       return steady_now_s();
@@ -276,11 +291,12 @@ class layer_list {
   }
   [[nodiscard]] const Tensor& input_of(std::size_t i, const context& c) const { return i == 0 ? *c.input : c.outputs[i - 1]; }
   Tensor forward_of(std::size_t i, context& c, const Queue& q) {
-    begin(i);
     const double start_s = now_s();
+    begin(i);
     const auto run = [&](auto& own) {
       Tensor output = detail::forward<Tensor>(layers_[i], input_of(i, c), own, q);
       took_[i].forward_s += now_s() - start_s;
+      end(i);
       return output;
     };
     if (!options_.recomputes) return run(*c.layers[i]);
@@ -297,14 +313,15 @@ class layer_list {
     const Tensor* g = &gradient;
     for (std::size_t i = layers_.size(); true;) {
       --i;
-      begin(i);
       const double start_s = now_s();
+      begin(i);
       if (options_.recomputes) {
         c.layers[i].emplace(detail::make_context(layers_[i]));
         [[maybe_unused]] const Tensor again = detail::forward<Tensor>(layers_[i], input_of(i, c), *c.layers[i], q);
       }
       Tensor next = step(layers_[i], *g, *c.layers[i]);
       took_[i].backward_s += now_s() - start_s;
+      end(i);
       if (options_.recomputes && !Split) drop(i, c);
       if (i == 0) return next;
       detail::require_input_gradient(layers_[i], next, c.outputs[i - 1]);
@@ -315,6 +332,7 @@ class layer_list {
 
   std::vector<Layer> layers_;
   layer_list_options options_;
+  layer_use use_;
   int under_way_ = 0;
   std::vector<layer_seconds> took_;
 };

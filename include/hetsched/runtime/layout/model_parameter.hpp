@@ -65,6 +65,9 @@ struct model_parameter {
   std::vector<gradient_chunk> chunks;     ///< together the parameter. Terms' holders are the above, devices are ranks
   std::vector<int> owners;                ///< per chunk the rank that speaks for it
   bool sharded = false;                   ///< sums of gradients stay with those that add them up, who update their parts
+  /// Its values stay with them, too, and its stage gathers them for each use of its layer: at ZeRO stage 3, if no layer is tied
+  /// to it. Then it is sharded.
+  bool gathered = false;
   friend bool operator==(const model_parameter&, const model_parameter&) = default;
 };
 
@@ -81,7 +84,8 @@ void add_holders(std::vector<parameter_holder>& holders, const training_layout& 
 
 /// The parameters of a model in the order of their ids; `shapes[l][n]`: the whole one of parameter n of layer l. Owners are
 /// chosen so that their elements are spread evenly over the ranks. Requires: the layout is valid; cuts fit shapes and groups.
-/// Throws: input_error for ties of parameters that do not exist or differ in shape.
+/// Throws: input_error for ties of parameters that do not exist or differ in shape, and at ZeRO stage 3 for a parameter that
+/// another direction or pipeline has, too.
 /// Complexity: O(parameters * (stages + ranks * chunks) + ties * parameters).
 [[nodiscard]] std::vector<model_parameter> model_parameters(const training_layout& layout,
                                                             const std::vector<std::vector<tensor_shape>>& shapes,

@@ -170,9 +170,22 @@ HETSCHED_INLINE std::vector<model_parameter> model_parameters(const training_lay
     for (std::size_t p = 0; p < layout.pipelines.size(); ++p)
       for (const auto& id : own) detail::add_holders(one.holders, layout, static_cast<int>(p), id, cuts);
     // One sum serves all that hold it: if one of their stages wants to keep a part only, all do.
-    one.sharded = std::any_of(one.holders.begin(), one.holders.end(), [&](const parameter_holder& h) {
-      return at(layout.pipelines, h.pipeline).group(layout.place_of(h.first_rank).group).zero >= 1;
+    const auto any_from = [&](int zero) {
+      return std::any_of(one.holders.begin(), one.holders.end(), [&](const parameter_holder& h) {
+        return at(layout.pipelines, h.pipeline).group(layout.place_of(h.first_rank).group).zero >= zero;
+      });
+    };
+    one.sharded = any_from(1);
+    // Others that hold it do not compute when this stage does, and could not take part in its gathers. Of tied layers that is one
+    // parameter of many; of pipelines and directions it is all.
+    const auto& one_holder = one.holders.front();
+    const bool elsewhere = std::any_of(one.holders.begin(), one.holders.end(), [&](const parameter_holder& h) {
+      return h.pipeline != one_holder.pipeline || h.direction != one_holder.direction;
     });
+    one.gathered = any_from(3) && one.holders.size() == 1;
+    if (any_from(3) && elsewhere)
+      throw input_error(to_text(one.id) + " is in a stage with ZeRO stage 3, and another direction or pipeline has it, too, " +
+                        "which does not compute when that stage does: it gathers only what no others hold");
     one.chunks = detail::chunks_of(one);
     for (const auto& c : one.chunks) {
       const auto least = std::min_element(c.devices.begin(), c.devices.end(), [&](const chunk_device& a, const chunk_device& b) {

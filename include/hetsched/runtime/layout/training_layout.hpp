@@ -30,7 +30,8 @@ struct group_layout {
   std::vector<std::int64_t> sample_points{};
   /// What layers compute again before a backward. Full: they keep their inputs only. Selective is left to them.
   recomputation recompute = recomputation::none;
-  /// What data ranks share out: from 1 on the optimizer's state, at 2 also gradients, once they are summed.
+  /// What data ranks share out: from 1 on the optimizer's state, from 2 on also gradients, once they are summed, at 3 also
+  /// parameters, which each layer gathers to work with them.
   int zero = 0;
   /// The data ranks' shares of that, as memory has room for it; empty: equal. A data rank may have none.
   std::vector<double> state_shares{};

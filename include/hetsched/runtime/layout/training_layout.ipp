@@ -101,9 +101,8 @@ HETSCHED_INLINE void validate(const training_layout& t) {
       // An expert's state stays with the ranks that have it, whatever the others have room for.
       if (d.expert > 1 && std::adjacent_find(state.begin(), state.end(), std::not_equal_to<>()) != state.end())
         throw input_error(here + stage + "has uneven shares of the state of data ranks that share out experts");
-      if (group.zero < 0 || group.zero > 2)
-        throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(group.zero) +
-                          ": parameters stay whole here, 0, 1 and 2 can be run");
+      if (group.zero < 0 || group.zero > 3)
+        throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(group.zero) + ", expected 0 to 3");
     }
     for (int r = one.first_rank; r < one.first_rank + one.ranks(); ++r) {
       if (r < 0 || r >= ranks || at(pipeline_of, r) >= 0)

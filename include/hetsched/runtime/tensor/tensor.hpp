@@ -31,6 +31,8 @@ using tensor_shape = std::vector<std::size_t>;
 /// where a tensor may be a view of another one's elements (transposed, every second row),
 ///   contiguous(const T&)                whether they lie one after the other from data() on, the last extent running fastest;
 ///                                       then what is not so is refused wherever it is handed over
+/// where copies of a tensor are the same elements, so that a layer's may be another's, too,
+///   is_handle                           a constant; such parameters cannot be gathered for each use (ZeRO stage 3)
 /// and, where the space is not the host's, zero(T&), assign(T&, const T&), add(T&, const T&), scale(T&, double) and, to be
 /// trained,
 ///   copy_rows(T& to, first, stride, const T& from, first, stride, length, rows)

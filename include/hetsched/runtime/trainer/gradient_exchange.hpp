@@ -14,6 +14,7 @@
 #include <vector>
 
 #include <hetsched/core/index.hpp>
+#include <hetsched/reshard/layout.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
@@ -54,6 +55,14 @@ struct owned_piece {
   std::size_t chunk = 0;      ///< of the parameter
   std::int64_t first = 0, last = 0;
   Tensor value, gradient;
+};
+
+/// Elements of a chunk of a gathered parameter that a rank owns.
+struct gathered_range {
+  int rank = 0;
+  std::size_t parameter = 0;  ///< of the model
+  std::size_t chunk = 0;      ///< of the parameter
+  interval elements{};
 };
 
 /// Adds up the gradients of parameters that several ranks, directions or tied layers hold; afterwards all holders have the sum.
@@ -123,8 +132,13 @@ class gradient_exchange {
     for (auto& p : plan.parts) add_part(std::move(p), parameters, local);
     for (std::size_t i = 0; i < plan.messages.size(); ++i) set_message(messages_[i], plan.messages[i], parameters);
     for (std::size_t i = 0; i < messages_.size(); ++i) messages_[i].done = &operations_[i];
-    for (auto& o : owned_) o.at.front().tensor = &o.piece.gradient;
-    gathers_ = std::any_of(parameters.begin(), parameters.end(), [](const model_parameter& m) { return m.sharded; });
+    for (auto& o : owned_) {
+      o.at.front().tensor = &o.piece.gradient;
+      if (parts_[o.part].plan.stays) detail::pack<Tensor>(o.piece.value, o.values, queue_);
+    }
+    list_gathered(parameters, cut);
+    gathers_ =
+        std::any_of(parameters.begin(), parameters.end(), [](const model_parameter& m) { return m.sharded && !m.gathered; });
     if constexpr (ordered) comm_.set_plan(order_of(plan));
     if (!frees_buffers_) make_rooms();  // of memory that the first use has had
   }
@@ -223,10 +237,14 @@ class gradient_exchange {
     finish(until);
     for (auto& o : owned_) {
       if (parts_[o.part].plan.joint.empty()) detail::unpack<Tensor>(*parts_[o.part].total, o.at, queue_);
-      detail::pack<Tensor>(o.piece.value, o.values, queue_);
+      if (!parts_[o.part].plan.stays) detail::pack<Tensor>(o.piece.value, o.values, queue_);
     }
     release();
   }
+
+  /// Of gathered parameters that this rank holds what each rank owns, in the order of ranks; where that is this one, values of
+  /// owned() are the parameters' from the constructor on, which takes them there, and spread() takes them to nobody.
+  [[nodiscard]] std::span<const gathered_range> gathered() const { return gathered_; }
 
   /// Of sharded parameters what this rank owns. After sum() its values are the parameters', too.
   [[nodiscard]] std::size_t owned_count() const { return owned_.size(); }
@@ -236,12 +254,13 @@ class gradient_exchange {
   /// rank change once all of them have come.
   /// Throws: as sum().
   void spread(deadline_time until) {
+    if (!gathers_) return;
     late_ = true;
     gather_joint();
-    for (auto& p : parts_) p.finished = !p.plan.sharded || !p.plan.joint.empty();
+    for (auto& p : parts_) p.finished = !p.plan.sharded || p.plan.stays || !p.plan.joint.empty();
     for (auto& o : owned_) {
       auto& p = parts_[o.part];
-      if (!p.plan.joint.empty()) continue;
+      if (p.plan.stays || !p.plan.joint.empty()) continue;
       if (frees_buffers_ && std::exchange(p.total, &p.sum) != &p.sum) {
         p.sum = make_buffer(p.plan.elements);
         ++p.made;
@@ -254,7 +273,7 @@ class gradient_exchange {
     post_receives(late_from_, messages_.size());
     finish(until);
     for (auto& p : parts_)
-      if (p.plan.sharded && p.plan.joint.empty()) detail::unpack<Tensor>(*p.total, p.targets, queue_);
+      if (p.plan.sharded && !p.plan.stays && p.plan.joint.empty()) detail::unpack<Tensor>(*p.total, p.targets, queue_);
     release();
   }
 
@@ -301,7 +320,7 @@ class gradient_exchange {
       if (frees_buffers_) make_rooms();
       for (const auto& [number, with] : joint_) {
         auto& p = parts_[number];
-        if (!p.plan.sharded) continue;
+        if (!p.plan.sharded || p.plan.stays) continue;
         auto& room = rooms_.at(p.plan.elements);
         auto& kept = rooms_.at(elements_kept(p));
         for (auto k = p.first_owned; k < p.last_owned; ++k) {
@@ -314,6 +333,21 @@ class gradient_exchange {
         detail::unpack<Tensor>(room, p.targets, queue_);
       }
       comm_.end_calls();
+    }
+  }
+  /// Others plan as this rank does.
+  void list_gathered(std::span<const model_parameter> parameters, const detail::exchange_cut& cut) {
+    const auto holds = [](const model_parameter& m, int rank) { return m.gathered && m.holders.front().has(rank); };
+    for (int r = 0; r < comm_.ranks(); ++r) {
+      if (std::none_of(parameters.begin(), parameters.end(),
+                       [&](const model_parameter& m) { return holds(m, r) && holds(m, comm_.rank()); }))
+        continue;
+      const auto theirs = detail::plan_exchange(parameters, comm_.ranks(), r, cut);
+      for (const auto& planned : theirs.parts)
+        for (const auto& piece : planned.pieces)
+          if (const auto kept = detail::kept_of(planned, piece);
+              planned.owned && planned.stays && kept.first < kept.last && holds(parameters[piece.parameter], comm_.rank()))
+            gathered_.push_back({r, piece.parameter, piece.chunk, kept});
     }
   }
   [[nodiscard]] Tensor make_buffer(std::int64_t elements, bool in_host = false) const {
@@ -407,8 +441,7 @@ class gradient_exchange {
         const local_parameter<Tensor> own = local(m.holders[h]);
         if (std::find(p.stages.begin(), p.stages.end(), own.stage) == p.stages.end()) p.stages.push_back(own.stage);
         if (own.stage >= begun_.size()) begun_.insert(begun_.end(), own.stage + 1 - begun_.size(), char{0});
-        const auto first = piece.first + std::max<std::int64_t>(plan.kept_first - piece.offset, 0);
-        const auto last = std::min(piece.last, piece.first + plan.kept_last - piece.offset);
+        const auto [first, last] = detail::kept_of(plan, piece);
         if (plan.owned && plan.sharded && holders == 0 && first < last) {
           auto& o = owned_.emplace_back();
           o.piece = {piece.parameter, piece.chunk, first, last, make_buffer(last - first), make_buffer(last - first)};
@@ -702,6 +735,7 @@ class gradient_exchange {
   std::vector<message> messages_;
   std::vector<part> parts_;
   std::vector<owned_part> owned_;
+  std::vector<gathered_range> gathered_;
   std::vector<std::vector<int>> numbers_;                   ///< per part: of the chunk's terms those that are here
   std::vector<std::pair<std::size_t, std::size_t>> joint_;  ///< parts that are summed by collectives, and their axes
   std::map<std::vector<int>, axis_options> joint_use_;      ///< by ranks
@@ -709,7 +743,7 @@ class gradient_exchange {
   std::vector<axis> axes_;
   std::map<std::int64_t, Tensor> rooms_;  ///< for collectives, by elements
   bool has_joined_ = false;
-  bool gathers_ = false;                                 ///< a parameter of the model is sharded: spread() is called
+  bool gathers_ = false;                                 ///< spread() takes new values of some parameter of the model
   std::map<std::size_t, typename Queue::moment> whole_;  ///< when the gradients of a stage are, in this step
   std::unique_ptr<operation[]> operations_;
   std::size_t late_from_ = 0;   ///< the first message of spread()

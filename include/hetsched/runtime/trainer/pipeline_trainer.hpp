@@ -42,6 +42,7 @@
 #include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/runtime/trainer/detail/agreement.hpp>
+#include <hetsched/runtime/trainer/detail/gathered_layers.hpp>
 #include <hetsched/runtime/trainer/detail/gradient_norm.hpp>
 #include <hetsched/runtime/trainer/detail/held_parameter.hpp>
 #include <hetsched/runtime/trainer/detail/parameter_state.hpp>
@@ -79,6 +80,7 @@ class pipeline_trainer {
   using stage_type = typename detail::stage_on<Backend, Tensor, layers_type>::type;
   using executor_type = pipeline_executor<Tensor, stage_type, Communicator, Stager, Backend>;
   using exchange_type = gradient_exchange<Tensor, Communicator, queue>;
+  using gathered_type = detail::gathered_layers<Tensor, Communicator, queue>;
   static constexpr bool times_layers = std::same_as<queue, host_queue> && std::same_as<stage_type, layers_type>;
   static constexpr bool has_factor = requires(Optimizer & o) { o.gradient_factor = 1.0; };
 
@@ -250,14 +252,15 @@ class pipeline_trainer {
   void state_loaded() {
     const auto bound = backend_.bind();
     copies_.write(queue_);
-    for (auto& s : stages_) detail::layers_of(s).parameters_changed(queue_);
+    tell_layers();
   }
 
   /// The optimizer, to change its learning rate between steps, on all ranks alike.
   [[nodiscard]] Optimizer& optimizer_settings() { return optimizer_; }
   /// The scaling of the loss as it is now, to be kept with a checkpoint and set again; on all ranks alike, between steps.
   [[nodiscard]] loss_scaling& scaling() { return options_.scaling; }
-  /// This rank's layers with their numbers, stage by stage; of bidirectional schedules, both stages'.
+  /// This rank's layers with their numbers, stage by stage; of bidirectional schedules, both stages'. At ZeRO
+  /// stage 3 parameters that they gather are empty: see state().
   [[nodiscard]] std::vector<std::pair<int, Layer*>> layers() {
     std::vector<std::pair<int, Layer*>> found;
     const auto numbers = detail::layers_of_rank(layout_, comm_.rank());
@@ -283,7 +286,7 @@ class pipeline_trainer {
     training_bytes found{.exchange = exchange_->bytes(), .pipeline = executor_->arena().total()};
     const auto bytes = [](const Tensor& t) { return detail::elements(t) * sizeof(typename tensor_traits<Tensor>::element); };
     for (const auto& p : parameters_) {
-      found.parameters += bytes(*p.value);
+      if (!p.gathered) found.parameters += bytes(*p.value);
       if (!p.freed) found.gradients += bytes(*p.gradient);
       for (const auto& t : p.state) found.optimizer += bytes(t);
     }
@@ -383,6 +386,7 @@ class pipeline_trainer {
     copies_.clear();
     executor_.reset();
     evaluator_.reset();
+    gathered_.reset();
     exchange_.reset();
     parameters_.clear();
     owned_state_.clear();
@@ -421,6 +425,7 @@ class pipeline_trainer {
     count_samples();
     make_exchange();
     for (auto& p : parameters_) p.free_gradient();
+    gather_layers();
     make_executor();
   }
 
@@ -482,6 +487,30 @@ class pipeline_trainer {
     }
   }
 
+  /// Takes their parameters from layers that are to gather them.
+  void gather_layers() {
+    if (std::none_of(parameters_.begin(), parameters_.end(), [](const auto& p) { return p.gathered; })) return;
+    if constexpr (requires { tensor_traits<Tensor>::is_handle; })
+      throw input_error("a stage asks for ZeRO stage 3, but layers share these tensors with others, who would keep old values");
+    const auto copies = stages_of_rank(pipeline().order, place().group);
+    gathered_ =
+        std::make_unique<gathered_type>(model_, parameters_, *exchange_, comm_,
+                                        axis_options{.name = "ranks that gather parameters",
+                                                     .number = stage_group<Tensor, Communicator>::axes * pipeline().order.stages,
+                                                     .deadline_s = options_.deadline_s},
+                                        queue_);
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      auto& list = detail::layers_of(stages_[s]);
+      const int first = at(pipeline().stages, copies[s].stage).layers.first;
+      list.around({.before =
+                       [g = gathered_.get(), q = queue_, first, layers = list.layers().data()](std::size_t i) {
+                         if (g->gather(first + static_cast<int>(i))) detail::parameters_changed(layers[i], q);
+                       },
+                   .after = [g = gathered_.get(), first](std::size_t i) { g->release(first + static_cast<int>(i)); }});
+    }
+    gathered_->release();
+  }
+
   void compare_plans(const training_layout& layout) {
     mine_ = detail::digests_of_training(layout, optimizer_, has_factor, options_, detail::element_name<Tensor>());
     gather("at the start");
@@ -532,9 +561,10 @@ class pipeline_trainer {
               p.owned.push_back(r);
       p.sharded = model_[p.model].sharded && !chunks.empty() && chunks.front().terms.size() > 1;
       p.lean = p.sharded && pipeline().group(place().group).zero >= 2;
+      p.gathered = p.sharded && model_[p.model].gathered;
       if constexpr (requires { backend_.captures(); })
         if (p.lean && backend_.captures())
-          throw input_error("at ZeRO stage 2 gradients are freed in between, so that stages cannot be captured");
+          throw input_error("from ZeRO stage 2 on gradients are freed in between, so that stages cannot be captured");
       if (p.sharded) continue;
       for ([[maybe_unused]] const auto& name : optimizer_.state_names()) {
         p.state.push_back(detail::make_tensor<Tensor>(detail::shape_of(*p.value), queue_));
@@ -650,7 +680,13 @@ class pipeline_trainer {
       }
       exchange_->spread(deadline());
     }
-    for (auto& s : stages_) detail::layers_of(s).parameters_changed(queue_);
+    tell_layers();
+  }
+
+  /// Parameters have changed; layers that gather theirs learn of it then.
+  void tell_layers() {
+    for (const auto& [number, layer] : layers())
+      if (!gathered_ || !gathered_->mark(number)) detail::parameters_changed(*layer, queue_);
   }
 
   [[no_unique_address]] Backend backend_;
@@ -672,6 +708,7 @@ class pipeline_trainer {
   std::vector<std::int64_t> updates_;             ///< per model parameter
   std::vector<std::vector<Tensor>> owned_state_;  ///< per owned piece of the exchange
   std::unique_ptr<exchange_type> exchange_;
+  std::unique_ptr<gathered_type> gathered_;  ///< null: no layer gathers its parameters
   detail::squares_on_queue<Tensor, Backend> squares_;
   detail::host_copies<Tensor> copies_;  ///< that slices view
   std::unique_ptr<executor_type> executor_;

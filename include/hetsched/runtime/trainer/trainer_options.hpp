@@ -48,9 +48,10 @@ struct trainer_options {
   /// to the others: less memory (ZeRO-1), and the same bits (over NCCL with sums_in_order). Requires an optimizer that takes
   /// every element for itself; it sees tensors of the shape {1, elements}. A rank that is lost while parameters travel leaves
   /// others with the state after the update and the parameters before: go on from a checkpoint then. Without it, that is so for
-  /// what stages of ZeRO stage 1 or 2 hold (group_layout::zero). At stage 2 the gradients of such parameters are empty tensors,
-  /// too, once they are summed and until the next step begins, and the exchange has buffers only while it runs: layers hold their
-  /// tensors, not their elements, and steps allocate.
+  /// what stages of ZeRO stage 1 to 3 hold (group_layout::zero). From stage 2 on the gradients of such parameters are empty
+  /// tensors, too, once they are summed and until the next step begins, and the exchange has buffers only while it runs: layers
+  /// hold their tensors, not their elements, and steps allocate. At stage 3 parameters are empty as well but while their layer is
+  /// at work, and new values go to nobody before they are gathered.
   bool shard_optimizer = false;
   std::size_t bucket_bytes = std::size_t{4} << 20;  ///< most of gradients that travels at once
   /// Where gradients can be summed by collectives, as over NCCL, they are: so many bytes at once, in an order of addition that is
@@ -84,8 +85,8 @@ struct layer_time {
 
 /// Bytes of the tensors that a rank holds between two steps. What layers keep in their contexts does not count.
 struct training_bytes {
-  std::size_t parameters = 0;
-  std::size_t gradients = 0;  ///< whole ones; at ZeRO stage 2 none of parameters that are sharded
+  std::size_t parameters = 0;  ///< whole ones; at ZeRO stage 3 none of parameters that are sharded
+  std::size_t gradients = 0;   ///< whole ones; from ZeRO stage 2 on none of parameters that are sharded
   std::size_t optimizer = 0;
   std::size_t exchange = 0;  ///< buffers, and the parts of sharded parameters and gradients that are this rank's
   std::size_t pipeline = 0;  ///< arena_bytes of its executor

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <hetsched/reshard/gradient_chunks.hpp>
+#include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
 
@@ -47,6 +48,7 @@ struct planned_part {
   std::int64_t elements = 0;
   bool owned = false;                          ///< this rank has the sum first
   bool sharded = false;                        ///< the sum stays there
+  bool stays = false;                          ///< and so do the values: model_parameter::gathered
   std::int64_t kept_first = 0, kept_last = 0;  ///< if it is owned and sharded: elements whose sums stay here
   std::vector<int> joint =
       {};  ///< ranks that sum it by a collective, ascending, each adding what it has in `adds`; empty: none do. If it is sharded,
@@ -75,12 +77,16 @@ struct exchange_cut {
   std::function<bool(const std::vector<int>&)> joins{};
 };
 
-/// Layers with which new waves begin: where some rank has several stages, the first of each stage.
+/// Elements of a piece's chunk whose sums stay with the rank of this part; none: first is not below last.
+[[nodiscard]] interval kept_of(const planned_part& part, const part_piece& piece);
+
+/// Layers with which new waves begin: where some rank has several stages, the first of each stage; at ZeRO stage 3 every layer,
+/// so that all ranks have a share of each.
 [[nodiscard]] std::vector<int> exchange_waves(const training_layout& t);
 
 /// Chunks that several terms are summed of, parameter and chunk, in waves that follow each other: later layers first, as their
-/// backwards end first; in a wave those whose sums stay with owners apart.
-using chunk_waves = std::map<std::pair<std::ptrdiff_t, bool>, std::vector<std::pair<std::size_t, std::size_t>>>;
+/// backwards end first; in a wave those whose sums stay with owners apart (1), and those whose values do, too (2).
+using chunk_waves = std::map<std::pair<std::ptrdiff_t, int>, std::vector<std::pair<std::size_t, std::size_t>>>;
 
 /// `starts`: layers with which new waves begin, ascending.
 [[nodiscard]] chunk_waves chunks_by_wave(std::span<const model_parameter> parameters, const std::vector<int>& starts);

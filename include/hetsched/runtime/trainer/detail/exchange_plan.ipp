@@ -18,11 +18,20 @@
 
 namespace hetsched::detail {
 
+HETSCHED_INLINE interval kept_of(const planned_part& part, const part_piece& piece) {
+  return {piece.first + std::max<std::int64_t>(part.kept_first - piece.offset, 0),
+          std::min(piece.last, piece.first + part.kept_last - piece.offset)};
+}
+
 HETSCHED_INLINE std::vector<int> exchange_waves(const training_layout& t) {
   std::vector<int> waves;
-  for (const auto& p : t.pipelines)
+  for (const auto& p : t.pipelines) {
     if (p.order.stages * p.order.directions > p.order.ranks)
       for (const auto& s : p.stages) waves.push_back(s.layers.first);
+    for (int s = 0; s < p.order.stages; ++s)
+      for (int l = at(p.stages, s).layers.first; l <= at(p.stages, s).layers.last && p.group(p.order.rank(0, s)).zero >= 3; ++l)
+        waves.push_back(l);
+  }
   std::sort(waves.begin(), waves.end());
   waves.erase(std::unique(waves.begin(), waves.end()), waves.end());
   return waves;
@@ -33,7 +42,8 @@ HETSCHED_INLINE chunk_waves chunks_by_wave(std::span<const model_parameter> para
   for (std::size_t m = parameters.size(); m-- > 0;) {
     const auto wave = std::upper_bound(starts.begin(), starts.end(), parameters[m].id.layer) - starts.begin();
     for (std::size_t c = 0; c < parameters[m].chunks.size(); ++c)
-      if (parameters[m].chunks[c].terms.size() > 1) waves[{-wave, parameters[m].sharded}].emplace_back(m, c);
+      if (parameters[m].chunks[c].terms.size() > 1)
+        waves[{-wave, parameters[m].gathered ? 2 : parameters[m].sharded ? 1 : 0}].emplace_back(m, c);
   }
   return waves;
 }
@@ -124,6 +134,7 @@ inline void plan_joint_parts(std::span<const model_parameter> parameters, const 
       const std::int64_t each = (bucket.elements + count - 1) / count;
       const auto place = std::lower_bound(mine.joint.begin(), mine.joint.end(), me) - mine.joint.begin();
       mine.owned = mine.sharded = true;
+      mine.stays = parameters[joint[bucket.pieces.front().chunk].first].gathered;
       mine.elements = each * count;
       mine.kept_first = std::min(each * place, bucket.elements);
       mine.kept_last = std::min(each * (place + 1), bucket.elements);
@@ -150,7 +161,7 @@ HETSCHED_INLINE exchange_plan plan_exchange(std::span<const model_parameter> par
   const auto waves = chunks_by_wave(parameters, cut.waves);
   int number_of_wave = 0;
   for (const auto& [wave, members] : waves) {
-    const bool sharded = wave.second;
+    const bool sharded = wave.second > 0;
     chunk_waves::mapped_type apart;  // not summed by collectives
     std::vector<const gradient_chunk*> chunks;
     plan_joint_parts(parameters, members, sharded, cut, me, plan.parts, apart);
@@ -167,6 +178,7 @@ HETSCHED_INLINE exchange_plan plan_exchange(std::span<const model_parameter> par
       for (const auto& part : parts) {
         auto mine = plan_part(chunk, part, both, plan.parts.size(), me, messages);
         mine.sharded = sharded;
+        mine.stays = wave.second > 1;
         mine.kept_last = mine.elements;
         std::int64_t at = 0;
         for (const auto& piece : bucket.pieces) {
@@ -182,6 +194,7 @@ HETSCHED_INLINE exchange_plan plan_exchange(std::span<const model_parameter> par
     const int count = static_cast<int>(waves.size());
     for (auto& m : messages) {
       const bool is_late = sharded && m.step >= exchange_step::sum;
+      if (is_late && plan.parts[m.part].stays) continue;
       m.wave = number_of_wave + (is_late ? count : 0);
       (is_late ? late : plan.messages).push_back(std::move(m));
     }

@@ -26,11 +26,13 @@ struct held_parameter {
   std::size_t model = 0;  ///< number among the model's
   Tensor* value = nullptr;
   Tensor* gradient = nullptr;
+  tensor_shape shape{};  ///< of both, where they are there
   std::vector<held_piece> pieces{};
   std::vector<strided_runs> owned{};  ///< of its gradient what this rank speaks for (side a)
   bool sharded = false;               ///< the exchange's owned pieces stand for its sum and state
   bool lean = false;                  ///< its gradient is freed between its sum and the next step
   bool freed = false;
+  bool gathered = false;  ///< its value is there while its layer is at work
   std::vector<Tensor> state{};
   std::int64_t updates = 0;
 
@@ -39,7 +41,7 @@ struct held_parameter {
   }
   template <class Queue>
   void make_gradient(const Queue& q) {
-    if (std::exchange(freed, false)) *gradient = make_tensor<Tensor>(shape_of(*value), q);
+    if (std::exchange(freed, false)) *gradient = make_tensor<Tensor>(shape, q);
   }
 };
 
@@ -51,8 +53,11 @@ void list_parameters(std::vector<held_parameter<Tensor>>& list, std::span<Layer>
   for (auto& layer : layers) {
     const std::size_t first = list.size();
     for (Tensor& t : layer.parameters())
-      list.push_back(
-          {.what = {number, static_cast<int>(list.size() - first)}, .direction = direction, .stage = stage, .value = &t});
+      list.push_back({.what = {number, static_cast<int>(list.size() - first)},
+                      .direction = direction,
+                      .stage = stage,
+                      .value = &t,
+                      .shape = shape_of(t)});
     const auto refuse = [&](const std::string& what) { throw input_error("layer " + std::to_string(number) + what); };
     std::size_t next = first;
     for (Tensor& g : layer.gradients()) {

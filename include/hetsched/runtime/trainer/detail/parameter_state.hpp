@@ -131,7 +131,7 @@ template <class Tensor, class Optimizer, class Exchange, class Seen>
           if (m.owners[c] == me && contains(held.part, m.chunks[c].part)) add_part(m.chunks[c].part);
       }
     };
-    add_all("parameter", *p.value);
+    if (!p.gathered) add_all("parameter", *p.value);
     if (!owned_only || (m.owners.empty() ? m.holders.front().first_rank : m.owners.front()) == me)
       slices.push_back({.layer = m.id.layer,
                         .name = "updates." + std::to_string(m.id.number),
@@ -147,6 +147,7 @@ template <class Tensor, class Optimizer, class Exchange, class Seen>
     const auto& part = m.chunks[o.chunk].part;
     for (auto r : runs_of(whole_slice(m.shape), part, part, o.first, o.last)) {
       r.first_b -= o.first;
+      if (m.gathered) add(m, "parameter", exchange.owned(k).value, r);
       each_state([&](const std::string& name, std::size_t i) { add(m, name, owned_state[k][i], r); });
     }
   }

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// Tested by tests/runtime/trainer/group_training_test.cpp.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/reshard/gradient_chunks.hpp>
+#include <hetsched/reshard/slice.hpp>
+#include <hetsched/reshard/strided_runs.hpp>
+#include <hetsched/runtime/device/detail/on_queue.hpp>
+#include <hetsched/runtime/group/axis_group.hpp>
+#include <hetsched/runtime/group/stage_group.hpp>
+#include <hetsched/runtime/layout/model_parameter.hpp>
+#include <hetsched/runtime/tensor/tensor.hpp>
+#include <hetsched/runtime/trainer/detail/held_parameter.hpp>
+#include <hetsched/runtime/trainer/detail/tensor_runs.hpp>
+
+namespace hetsched::detail {
+
+/// This rank's layers at ZeRO stage 3: their parameters are empty tensors but for the time of a use, ahead of which all ranks of
+/// the stage that hold them gather what each of them owns. These do the same actions in the same order, so that each axis has
+/// its gathers in one order, as it has the layers' own collectives.
+template <class Tensor, class Communicator, class Queue>
+class gathered_layers {
+  using traits = tensor_traits<Tensor>;
+  using axis = typename axis_of<Tensor, Communicator>::type;
+
+ public:
+  /// `parameters`, `exchange`: stay where they are; what ranks own is the exchange's. `options`: of the first axis; others are
+  /// numbered on from there. All ranks of a stage make one at the same time.
+  /// Throws: input_error where the communicator has no collectives for these tensors.
+  template <class Exchange>
+  gathered_layers(std::span<const model_parameter> model, std::span<held_parameter<Tensor>> parameters, Exchange& exchange,
+                  const Communicator& comm, axis_options options, Queue q)
+      : queue_(std::move(q)) {
+    // Sets of ranks in an order that all ranks find.
+    std::vector<std::vector<int>> sets;
+    std::map<std::pair<std::size_t, std::size_t>, std::size_t> set_of;  // by parameter and chunk
+    for (std::size_t m = 0; m < model.size(); ++m)
+      for (std::size_t c = 0; c < model[m].chunks.size() && model[m].gathered; ++c) {
+        auto ranks = ranks_of(model[m].chunks[c]);
+        const auto known = std::find(sets.begin(), sets.end(), ranks);
+        set_of[{m, c}] = as_size(known - sets.begin());
+        if (known == sets.end()) sets.push_back(std::move(ranks));
+      }
+    for (auto& p : parameters)
+      if (p.gathered) layers_[p.what.layer].parameters.push_back(&p);
+    for (auto& [number, one] : layers_) list_shares(one, model, exchange, sets, set_of, comm.rank());
+    open(sets, comm, std::move(options));
+  }
+
+  /// Makes a layer's parameters whole. Returns whether they have changed since the last time.
+  /// Throws: communication_error as collectives do, and the communicator is aborted then.
+  bool gather(int layer) {
+    const auto found = layers_.find(layer);
+    if (found == layers_.end()) return false;
+    auto& here = found->second;
+    for (auto* const p : here.parameters) *p->value = make_tensor<Tensor>(p->shape, queue_);
+    for (const auto& s : here.shares) {
+      const auto& along = axes_.at(s.set);
+      Tensor mine = make_tensor<Tensor>({1, at(s.counts, along.rank())}, queue_);
+      Tensor all = make_tensor<Tensor>({1, std::accumulate(s.counts.begin(), s.counts.end(), std::size_t{0})}, queue_);
+      pack<Tensor>(mine, s.mine, queue_);
+      collect(along, std::as_const(mine), all, s.counts);
+      unpack<Tensor>(all, s.all, queue_);
+    }
+    return std::exchange(here.changed, false);
+  }
+  /// Nobody reads the layer's parameters before the next gather().
+  void release(int layer) {
+    if (const auto found = layers_.find(layer); found != layers_.end())
+      for (auto* const p : found->second.parameters) *p->value = Tensor{};
+  }
+  void release() {
+    for (const auto& [number, one] : layers_) release(number);
+  }
+  /// What is owned of a layer has changed. Returns whether it is one of these layers.
+  bool mark(int layer) {
+    const auto found = layers_.find(layer);
+    if (found == layers_.end()) return false;
+    found->second.changed = true;
+    return true;
+  }
+
+ private:
+  /// Of a layer what the same ranks hold.
+  struct share {
+    std::size_t set = 0;
+    std::vector<std::size_t> counts;        ///< elements that each of them owns
+    std::vector<tensor_runs<Tensor>> mine;  ///< owned pieces, and where they are in this rank's part
+    std::vector<tensor_runs<Tensor>> all;   ///< the parameters, and where they are in all parts
+  };
+  struct gathered_layer {
+    std::vector<held_parameter<Tensor>*> parameters;
+    std::vector<share> shares;
+    bool changed = false;
+  };
+
+  [[nodiscard]] static std::vector<int> ranks_of(const gradient_chunk& c) {
+    std::vector<int> ranks;
+    for (const auto& d : c.devices) ranks.push_back(d.device);
+    std::sort(ranks.begin(), ranks.end());
+    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+    return ranks;
+  }
+
+  template <class Exchange, class SetOf>
+  void list_shares(gathered_layer& one, std::span<const model_parameter> model, Exchange& exchange,
+                   const std::vector<std::vector<int>>& sets, const SetOf& set_of, int me) {
+    std::map<std::size_t, share> by_set;
+    std::map<std::size_t, std::int64_t> taken;
+    for (const auto& g : exchange.gathered()) {  // rank after rank, as parts lie in a gather
+      const auto p = std::find_if(one.parameters.begin(), one.parameters.end(),
+                                  [&](const auto* held) { return held->model == g.parameter; });
+      if (p == one.parameters.end()) continue;
+      const auto& chunk = model[g.parameter].chunks[g.chunk].part;
+      const auto held = std::find_if((*p)->pieces.begin(), (*p)->pieces.end(),
+                                     [&](const held_piece& piece) { return contains(piece.part, chunk); });
+      if (held == (*p)->pieces.end()) continue;  // another tensor or expert rank's
+      const auto set = set_of.at({g.parameter, g.chunk});
+      auto& s = by_set[set];
+      s.set = set;
+      s.counts.resize(sets[set].size());
+      auto& before = taken[set];
+      for (auto r : runs_of(held->array, chunk, chunk, g.elements.first, g.elements.last)) {
+        r.first_b += before - g.elements.first;
+        s.all.push_back({(*p)->value, r});
+      }
+      before += g.elements.size();
+      auto& own = s.counts[as_size(std::find(sets[set].begin(), sets[set].end(), g.rank) - sets[set].begin())];
+      for (std::size_t k = 0; k < exchange.owned_count() && g.rank == me; ++k) {
+        auto& o = exchange.owned(k);
+        if (o.parameter == g.parameter && o.chunk == g.chunk && o.first == g.elements.first)
+          s.mine.push_back(
+              {&o.value, {.first_a = 0, .first_b = static_cast<std::int64_t>(own), .length = g.elements.size(), .rows = 1}});
+      }
+      own += as_size(g.elements.size());
+    }
+    for (auto& [set, s] : by_set) {
+      most_[set] = std::max(most_[set], as_size(taken[set]) * sizeof(typename traits::element));
+      one.shares.push_back(std::move(s));
+    }
+  }
+
+  void open(const std::vector<std::vector<int>>& sets, const Communicator& comm, axis_options options) {
+    options.scatters = true;
+    for (std::size_t set = 0; set < sets.size(); ++set, ++options.number) {
+      if (!most_.contains(set)) continue;
+      options.most_bytes = most_[set];
+      const auto& along = axes_.emplace(set, open_axis<Tensor>(comm, sets[set], options)).first->second;
+      if constexpr (requires { along.connects(); })
+        if (!along.connects())
+          throw input_error("a stage asks for ZeRO stage 3, and the communicator has no collectives for its ranks");
+    }
+  }
+
+  void collect(const axis& along, const Tensor& mine, Tensor& all, std::span<const std::size_t> counts) const {
+    using element = typename traits::element;
+    if constexpr (requires { along.all_gather(mine, all, counts, queue_); })
+      along.all_gather(mine, all, counts, queue_);
+    else if constexpr (traits::space != memory_space::device)
+      along.all_gather(std::span<const element>(traits::data(mine), elements(mine)),
+                       std::span<element>(traits::data(all), elements(all)), counts);
+  }
+
+  [[no_unique_address]] Queue queue_;
+  std::map<int, gathered_layer> layers_;
+  std::map<std::size_t, axis> axes_;         ///< by set of ranks, those of this rank
+  std::map<std::size_t, std::size_t> most_;  ///< bytes of a gather
+};
+
+}  // namespace hetsched::detail
