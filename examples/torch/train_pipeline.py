@@ -19,11 +19,10 @@ LAYERS, MICROBATCHES, SAMPLES, FEATURES, CLASSES = 8, 8, 4, 32, 10
 HERE = Path(__file__).resolve().parent
 
 
-def extension():
+def extension(name="hetsched_pipeline", source=HERE / "pipeline_extension.cpp"):
     """Rank 0 compiles it, unless it is there; the others then load it."""
     def built():
-        return load("hetsched_pipeline", str(HERE / "pipeline_extension.cpp"), extra_include_paths=[str(HERE.parents[1] / "include")],
-                    extra_cflags=["-std=c++20", "-O2"])
+        return load(name, str(source), extra_include_paths=[str(HERE.parents[1] / "include")], extra_cflags=["-std=c++20", "-O2"])
 
     first = built() if dist.get_rank() == 0 else None
     dist.barrier()

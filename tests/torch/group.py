@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The extension of examples/torch over torch's Gloo: group.py. Two processes train nn.Modules under six schedules and a plan, with
-PyTorch's own losses; files of their state go both ways; and a rank that is killed ends the others. It starts itself again under
+PyTorch's own losses; files of their state go both ways; a rank that is killed ends the others; and three keep what communicators
+promise. It starts itself again under
 torchrun. The last line is "N passed, N failed"."""
 import json
 import os
@@ -131,6 +132,11 @@ def train(folder):
     check("what Python throws", "no more data" in said, said)
 
 
+def keep_promises(folder):
+    """What every communicator between processes does, in C++."""
+    check("promises", example.extension("hetsched_group", HERE / "group_extension.cpp").run(dist.group.WORLD))
+
+
 def be_killed(folder):
     """The last rank ends amid the training; how long the others take to notice, and what they say."""
     extension = example.extension()
@@ -154,7 +160,7 @@ def be_killed(folder):
 def as_rank(folder, what):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    {"train": train, "be_killed": be_killed}[what](folder)
+    {"train": train, "keep_promises": keep_promises, "be_killed": be_killed}[what](folder)
     (folder / f"{what}-{dist.get_rank()}").write_text(json.dumps(results))
     dist.destroy_process_group()
 
@@ -164,9 +170,10 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "plan.json").write_text(json.dumps(plan()))
-        for what, files in (("train", ("train-0", "train-1")), ("be_killed", ("killed-0",))):
-            run = subprocess.run([Path(sys.executable).parent / "torchrun", "--nproc-per-node", "2", __file__, str(folder), what],
-                                 text=True, capture_output=True, timeout=1800,
+        for what, ranks, files in (("train", 2, ("train-0", "train-1")), ("be_killed", 2, ("killed-0",)),
+                                   ("keep_promises", 3, ("keep_promises-0", "keep_promises-1", "keep_promises-2"))):
+            run = subprocess.run([Path(sys.executable).parent / "torchrun", "--nproc-per-node", str(ranks), __file__, str(folder),
+                                  what], text=True, capture_output=True, timeout=1800,
                                  env={**os.environ, "OMP_NUM_THREADS": "1"})
             print("\n".join(line for line in run.stdout.splitlines() if line.startswith("FAILED")), end="")
             for file in files:

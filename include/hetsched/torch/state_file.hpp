@@ -125,7 +125,7 @@ inline void write_torch_archive(const std::string& path, const c10::IValue& valu
   if (!in) throw input_error(path + ": cannot be opened");
   const std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
   try {
-    return torch::pickle_load(bytes).toGenericDict();
+    return torch::jit::pickle_load(bytes).toGenericDict();
   } catch (const std::exception& e) {
     const std::string_view why = e.what();
     throw input_error(path + ": LibTorch cannot read it (" + std::string(why.substr(0, why.find('\n'))) +

@@ -350,7 +350,10 @@ class group_engine {
         frame* next = nullptr;
         {
           lock hold(guard_);
-          to.more.wait(hold, [&] { return stopped_ || !to.outgoing.empty(); });
+          while (!stopped_ && to.outgoing.empty()) {
+            stood_still_.look();
+            to.more.wait_for(hold, standstill::tick);
+          }
           if (stopped_) return;
           next = &to.outgoing.front();
           to.begun = true;

@@ -216,9 +216,10 @@ struct NoGradGuard {
   NoGradGuard();
 };
 void manual_seed(std::uint64_t);
-c10::IValue pickle_load(const std::vector<char>&);
 
 namespace jit {
+
+c10::IValue pickle_load(const std::vector<char>&);
 
 struct Pickler {
   Pickler(std::function<void(const char*, std::size_t)>, std::vector<Tensor>*, std::function<void()>, std::vector<int>*,
