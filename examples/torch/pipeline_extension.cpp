@@ -57,7 +57,7 @@ class trainer {
   /// `shapes`: of the input of a microbatch, then of what each layer returns.
   trainer(const group& world, const std::string& plan, const py::function& make,
           const std::vector<hetsched::tensor_shape>& shapes, int microbatches, double learning_rate)
-      : comm_(world),
+      : comm_(world, {.tag = trainers++}),
         trainer_(hetsched::make_trainer<at::Tensor>(
             layout_of(plan, comm_.ranks(), static_cast<int>(shapes.size()) - 1, microbatches,
                       static_cast<int>(shapes.at(0).at(0))),
@@ -79,6 +79,7 @@ class trainer {
   void load(const std::string& path) { hetsched::load_torch(trainer_, comm_, path); }
 
  private:
+  inline static int trainers = 0;  // all ranks make them in one order
   communicator comm_;
   hetsched::pipeline_trainer<at::Tensor, hetsched::torch_layer<>, communicator, adamw> trainer_;
 };

@@ -43,10 +43,13 @@ class Plain:
 
     def step(self, inputs, targets):
         self.optimizer.zero_grad()
-        losses = [cross_entropy(self.model(x), y) for x, y in zip(inputs, targets)]
-        (sum(losses) / len(losses)).backward()
+        total = 0
+        for x, y in zip(inputs, targets):
+            loss = cross_entropy(self.model(x), y)
+            (loss / len(inputs)).backward()
+            total += loss.item()
         self.optimizer.step()
-        return sum(l.item() for l in losses) / len(losses)
+        return total / len(inputs)
 
     def load(self, path):
         file = torch.load(path)  # with weights_only=True, as it is
