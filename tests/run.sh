@@ -176,9 +176,9 @@ torch_lane() {
   step "configure torch" cmake --preset release -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF -B build/for-torch || return
   step "build torch" cmake --build build/for-torch --target hetsched-simulate hetsched-export hetsched-train || return
   echo "== test torch"
-  for script in check trainers; do
+  for script in check trainers group; do
     p='' f=''
-    build/torch/bin/python -W ignore tests/torch/$script.py build/for-torch/examples | tee "$log"
+    TORCH_EXTENSIONS_DIR=$PWD/build/torch-extensions build/torch/bin/python -W ignore tests/torch/$script.py build/for-torch/examples | tee "$log"
     read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')
     echo "== torch, $script: ${p:-0} passed, ${f:-1} failed, in $((SECONDS - start)) s"
     ((passed += ${p:-0}, failed += ${f:-1}))

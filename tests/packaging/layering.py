@@ -142,7 +142,7 @@ def violations_of(name, text):
         elif target.startswith(("Eigen/", "unsupported/Eigen/")):
             if name != "hetsched/runtime/eigen.hpp":
                 yield f"{place}: Eigen enters through hetsched/runtime/eigen.hpp"
-        elif target.startswith(("torch/", "ATen/", "c10/")):
+        elif target.startswith(("torch/", "ATen/", "c10/", "caffe2/")):
             if room != "torch":
                 yield f"{place}: LibTorch belongs to component torch"
         elif target == "mpi.h":

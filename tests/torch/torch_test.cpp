@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,9 +18,12 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 #include <hetsched/hetsched.hpp>
 #include <hetsched/runtime.hpp>
 #include <hetsched/torch.hpp>
+#include <hetsched/torch/state_file.hpp>
 
 namespace {
 
@@ -239,6 +243,84 @@ TEST_CASE("torch: a training goes on from what its state was, of modules and of 
     trainer.state_loaded();
   });
   CHECK(again == std::vector<double>(first.begin() + 3, first.end()));
+}
+
+TEST_CASE("torch: a training goes on, on other ranks, from a file of torch's with the modules' names") {
+  torch::set_num_threads(1);
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  const auto folder = std::filesystem::temp_directory_path() / ("hetsched_torch_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  const std::string path = folder / "state.pt", model_only = folder / "model.pt";
+  const auto train = [&](const hetsched::schedule& order, int ranks, int from, int to, auto&& before) {
+    std::vector<double> losses;
+    hetsched::run_on_threads(channels::connect(ranks), [&](channels& channel) {
+      auto trainer =
+          hetsched::make_trainer<torch::Tensor>(hetsched::even_layout(layers, order, samples), make_layer, shape_after, channel,
+                                                hetsched::torch_optimizer<torch::optim::AdamW>{adamw}, {.shard_optimizer = true});
+      for (int s = from; s < to; ++s) {
+        if (s == 3) before(trainer, channel);
+        const auto b = numbers_of(s);
+        const auto report = trainer.step(b.inputs, b.targets, hetsched::torch_loss(cross_entropy));
+        if (channel.rank() == 0) losses.push_back(report.loss);
+      }
+      CHECK(trainer.committed_step() == to);
+    });
+    return losses;
+  };
+  const auto first = train(hetsched::zb_h1(2, microbatches), 2, 0, 6,
+                           [&](auto& trainer, auto& comm) { hetsched::save_torch(trainer, comm, path, {.writer = 1}); });
+  const std::vector<double> later(first.begin() + 3, first.end());
+  CHECK(train(one_f_one_b(4), 4, 3, 6, [&](auto& trainer, auto& comm) { hetsched::load_torch(trainer, comm, path); }) == later);
+
+  const auto file = hetsched::detail::read_torch_archive(path);
+  CHECK(file.at("step").toInt() == 3);
+  auto model = file.at("model").toGenericDict();
+  const auto optimizer = file.at("optimizer").toGenericDict();
+  CHECK(model.size() == 2 + 6 * 12 + 4);
+  CHECK(model.at("1.mlp.1.weight").toTensor().sizes() == at::IntArrayRef({4 * width, width}));
+  CHECK(optimizer.at("0.places").toGenericDict().at("step").toTensor().item<float>() == 3);
+  CHECK(optimizer.at("0.places").toGenericDict().at("exp_avg_sq").toTensor().sizes() == at::IntArrayRef({length, width}));
+
+  // The model alone: new state, so other losses; and what does not fit.
+  const auto loads = [&](const hetsched::detail::torch_dict& from) {
+    hetsched::detail::write_torch_archive(model_only, from);
+    std::vector<double> losses;
+    const auto said = thrown([&] {
+      losses = train(one_f_one_b(1), 1, 3, 4, [&](auto& trainer, auto& comm) {
+        hetsched::load_torch(trainer, comm, model_only);
+        trainer.set_committed_step(3);
+      });
+    });
+    return losses == std::vector<double>{later[0]} ? "the loss" : said;
+  };
+  CHECK(loads(model) == "the loss");
+  model.insert_or_assign("7.1.bias", torch::zeros({3}));
+  CHECK(loads(model).find(model_only + ": 7.1.bias: found the shape [3], expected [11]") != std::string::npos);
+  CHECK(model.erase("7.1.bias") == 1);
+  CHECK(loads(model).find(model_only + ": 7.1.bias: missing") != std::string::npos);
+  CHECK(thrown([&] {
+          static_cast<void>(hetsched::detail::read_torch_archive(folder / "none"));
+        }).ends_with("none: cannot be opened"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("torch: a module of tensors by their names") {
+  const auto weight = torch::ones({2, 2}).requires_grad_(), frozen = torch::ones({2});
+  const auto module = hetsched::named_torch_module({{"a.0.weight", weight}, {"a.0.bias", frozen}, {"scale", weight}},
+                                                   {{"a.1.mean", torch::zeros({3})}});
+  hetsched::torch_layer<> layer(module, [&](const torch::Tensor& x) { return x.matmul(weight); });
+  REQUIRE(layer.parameters().size() == 1);
+  CHECK(layer.parameters()[0].is_same(weight));
+  using names = std::vector<std::pair<std::string, int>>;
+  CHECK(layer.parameter_names() == names{{"scale", 0}, {"a.0.weight", 0}});
+  CHECK(layer.buffer_names() == names{{"a.0.bias", 0}, {"a.1.mean", 1}});
+  for (const std::string name : {"a..b", "", "a."})
+    CHECK(thrown([&] {
+            static_cast<void>(hetsched::named_torch_module({{name, frozen}}));
+          }) == "a tensor of a module: found the name \"" + name + "\", expected no empty part");
+  CHECK(thrown([&] {
+          static_cast<void>(hetsched::named_torch_module({{"b", frozen}}, {{"b", frozen}}));
+        }) == "a tensor of a module: the name \"b\" is there twice");
 }
 
 TEST_CASE("torch: modules are layers as check_layer wants them, in doubles") {

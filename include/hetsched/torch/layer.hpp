@@ -84,13 +84,12 @@ class torch_layer {
         detail::require_torch<element>(p.value(), "the parameter " + p.key());
       else if (!detail::is_torch<element>(p.value()))
         continue;
-      auto& kept = p->requires_grad() ? parameters_ : buffers_;
       // A module lists a parameter as often as its submodules share it.
-      if (std::none_of(kept.begin(), kept.end(), [&](const Tensor& t) { return t.is_same(p.value()); }))
-        kept.push_back(p.value());
+      p->requires_grad() ? keep(p.key(), p.value(), parameters_, parameter_names_)
+                         : keep(p.key(), p.value(), buffers_, buffer_names_);
     }
-    for (const auto& b : module_->buffers())
-      if (detail::is_torch<element>(b)) buffers_.push_back(b);
+    for (const auto& b : module_->named_buffers())
+      if (detail::is_torch<element>(b.value())) keep(b.key(), b.value(), buffers_, buffer_names_);
     for (const auto& p : parameters_) gradients_.push_back(at::zeros_like(p));
   }
   /// module: torch::nn::Linear, torch::nn::Sequential or any other holder, torch::nn::AnyModule, or a shared_ptr of one's own
@@ -136,8 +135,18 @@ class torch_layer {
   [[nodiscard]] std::vector<Tensor>& gradients() { return gradients_; }
   [[nodiscard]] std::vector<Tensor>& buffers() { return buffers_; }
   [[nodiscard]] torch::nn::Module& module() { return *module_; }
+  /// What the module calls them, with their numbers in parameters() and buffers(); one that submodules share has several names.
+  [[nodiscard]] const std::vector<std::pair<std::string, int>>& parameter_names() const { return parameter_names_; }
+  [[nodiscard]] const std::vector<std::pair<std::string, int>>& buffer_names() const { return buffer_names_; }
 
  private:
+  static void keep(const std::string& name, const at::Tensor& tensor, std::vector<Tensor>& kept,
+                   std::vector<std::pair<std::string, int>>& names) {
+    const auto known = std::find_if(kept.begin(), kept.end(), [&](const Tensor& t) { return t.is_same(tensor); });
+    names.emplace_back(name, static_cast<int>(known - kept.begin()));
+    if (known == kept.end()) kept.push_back(tensor);
+  }
+
   template <class Module>
   static auto pointer_of(Module m) {
     if constexpr (requires { m.ptr(); })
@@ -206,6 +215,7 @@ class torch_layer {
   std::shared_ptr<torch::nn::Module> module_;
   function forward_;
   std::vector<Tensor> parameters_, gradients_, buffers_;
+  std::vector<std::pair<std::string, int>> parameter_names_, buffer_names_;
 };
 
 /// A layer that takes and gives several tensors: a packed_layer around a torch_layer. `forward`: (const Input&) -> Output, what

@@ -11,6 +11,8 @@
 #include <hetsched/runtime.hpp>
 #include <hetsched/schedule.hpp>
 #include <hetsched/torch.hpp>
+#include <hetsched/torch/process_group.hpp>
+#include <hetsched/torch/state_file.hpp>
 
 using doubles = hetsched::torch_tensor<double>;
 using halves = hetsched::torch_tensor<at::BFloat16>;
@@ -19,6 +21,7 @@ using integers = hetsched::torch_tensor<std::int64_t>;
 template class hetsched::torch_layer<at::Tensor>;
 template class hetsched::torch_layer<doubles>;
 template class hetsched::torch_layer<halves>;
+template class hetsched::torch_group_communicator<at::Tensor>;
 static_assert(hetsched::pipeline_tensor<at::Tensor> && hetsched::pipeline_tensor<doubles> && hetsched::pipeline_tensor<integers>);
 
 template <class Optimizer>
@@ -36,6 +39,8 @@ double train(const hetsched::torch_optimizer<Optimizer>& optimizer, const std::v
           return hetsched::tensor_shape{2, 4};
         },
         channel, optimizer);
+    hetsched::load_torch(trainer, channel, "from.pt");
+    hetsched::save_torch(trainer, channel, "to.pt");
     loss = trainer.step(batch, batch, hetsched::torch_loss([](const at::Tensor& y, const at::Tensor&) { return y; })).loss;
   });
   return loss;
@@ -49,5 +54,8 @@ hetsched::any_layer<at::Tensor> layer_of_parts(const std::shared_ptr<torch::nn::
   return hetsched::torch_parts_layer<pair, pair>(linear, [=](const pair& x) {
     return pair{linear->forward(std::get<0>(x)), std::get<1>(x)};
   });
+}
+hetsched::torch_layer<> layer_of_names(const at::Tensor& weight) {
+  return {hetsched::named_torch_module({{"weight", weight}}), [](const at::Tensor& x) { return x; }};
 }
 hetsched::torch_layer<> layer_of_any(const torch::nn::AnyModule& module) { return hetsched::torch_layer(module); }

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// What <hetsched/torch.hpp> uses of LibTorch, declared and no more, so that the headers compile where there is none. What is
+// What component torch uses of LibTorch, declared and no more, so that the headers compile where there is none. What is
 // here LibTorch has, too: the lane torch compiles ../headers.cpp against it.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <ostream>
@@ -16,7 +18,7 @@
 
 namespace c10 {
 
-enum class ScalarType : std::int8_t { Char, Long, Half, Float, Double, BFloat16 };
+enum class ScalarType : std::int8_t { Byte, Char, Long, Half, Float, Double, BFloat16 };
 enum class Layout : std::int8_t { Strided, Sparse };
 std::ostream& operator<<(std::ostream&, ScalarType);
 inline constexpr Layout kStrided = Layout::Strided;
@@ -46,6 +48,7 @@ struct CppTypeToScalarType<BFloat16> {
   static constexpr ScalarType value = ScalarType::BFloat16;
 };
 
+enum class DeviceType : std::int8_t { CPU, CUDA };
 struct Device {
   bool is_cpu() const;
 };
@@ -53,12 +56,24 @@ std::ostream& operator<<(std::ostream&, const Device&);
 
 struct Storage {
   std::size_t use_count() const;
+  const void* data() const;
+  std::size_t nbytes() const;
 };
+
+template <class T>
+struct intrusive_ptr {
+  explicit operator bool() const noexcept;
+  T* operator->() const noexcept;
+  void reset() noexcept;
+};
+
+struct Scalar {};
 
 class TensorImpl;
 
 template <class T>
 struct ArrayRef {
+  ArrayRef();
   ArrayRef(const std::vector<T>&);
   ArrayRef(std::initializer_list<T>);
   const T* begin() const;
@@ -66,6 +81,8 @@ struct ArrayRef {
   std::size_t size() const;
   const T& operator[](std::size_t) const;
 };
+template <class T>
+std::ostream& operator<<(std::ostream&, ArrayRef<T>);
 
 }  // namespace c10
 
@@ -74,6 +91,7 @@ namespace at {
 using c10::BFloat16;
 using c10::kStrided;
 using c10::ScalarType;
+inline constexpr ScalarType kByte = ScalarType::Byte;
 using IntArrayRef = c10::ArrayRef<std::int64_t>;
 
 class Tensor {
@@ -90,6 +108,9 @@ class Tensor {
   std::size_t use_count() const noexcept;
   const c10::Storage& storage() const;
   void reset();
+  std::int64_t numel() const;
+  Tensor to(ScalarType) const;
+  Tensor reshape(IntArrayRef) const;
   Tensor contiguous() const;
   Tensor clone() const;
   Tensor detach() const;
@@ -97,6 +118,8 @@ class Tensor {
   Tensor& copy_(const Tensor&) const;
   Tensor& mutable_grad() const;
   c10::TensorImpl* unsafeGetTensorImpl() const;
+  void* mutable_data_ptr() const;
+  const void* const_data_ptr() const;
   template <class T>
   T* mutable_data_ptr() const;
   template <class T>
@@ -107,8 +130,80 @@ class Tensor {
 
 Tensor empty(IntArrayRef, ScalarType);
 Tensor zeros_like(const Tensor&);
+Tensor scalar_tensor(const c10::Scalar&);
+Tensor from_blob(void*, IntArrayRef, ScalarType);
 
 }  // namespace at
+
+namespace c10 {
+
+struct TypePtr {};
+struct StringType {
+  static TypePtr get();
+};
+struct AnyType {
+  static TypePtr get();
+};
+
+struct IValue;
+template <class Key, class Value>
+struct Dict {
+  Dict(TypePtr, TypePtr);
+  void insert(const Key&, const Value&) const;
+  bool contains(const Key&) const;
+  Value at(const Key&) const;
+  std::size_t size() const;
+};
+namespace impl {
+using GenericDict = Dict<IValue, IValue>;
+}
+
+struct IValue {
+  IValue(const char*);
+  IValue(std::string);
+  IValue(at::Tensor);
+  IValue(std::int64_t);
+  IValue(impl::GenericDict);
+  bool isGenericDict() const;
+  impl::GenericDict toGenericDict() const;
+  bool isTensor() const;
+  at::Tensor toTensor() const;
+  bool isInt() const;
+  std::int64_t toInt() const;
+  Scalar toScalar() const;
+};
+
+}  // namespace c10
+
+namespace caffe2::serialize {
+
+struct PyTorchStreamWriter {
+  explicit PyTorchStreamWriter(const std::string&);
+  void writeRecord(const std::string&, const void*, std::size_t);
+  void writeEndOfFile();
+};
+
+}  // namespace caffe2::serialize
+
+namespace c10d {
+
+struct Work {
+  bool isCompleted();
+  bool wait(std::chrono::milliseconds = {});
+  void abort();
+};
+struct Backend {
+  int getRank() const;
+  int getSize() const;
+  const std::string getBackendName() const;
+  c10::intrusive_ptr<Work> send(std::vector<at::Tensor>&, int, int);
+  c10::intrusive_ptr<Work> recv(std::vector<at::Tensor>&, int, int);
+};
+struct ProcessGroup {
+  c10::intrusive_ptr<Backend> getBackend(c10::DeviceType) const;
+};
+
+}  // namespace c10d
 
 namespace torch {
 
@@ -121,6 +216,21 @@ struct NoGradGuard {
   NoGradGuard();
 };
 void manual_seed(std::uint64_t);
+
+namespace jit {
+
+c10::IValue pickle_load(const std::vector<char>&);
+
+struct Pickler {
+  Pickler(std::function<void(const char*, std::size_t)>, std::vector<Tensor>*, std::function<void()>, std::vector<int>*,
+          std::function<std::string(const Tensor&)>, bool);
+  void protocol();
+  void pushIValue(const c10::IValue&);
+  void stop();
+  const std::vector<Tensor>& tensorData();
+};
+
+}  // namespace jit
 
 namespace autograd {
 
@@ -155,6 +265,8 @@ struct OrderedDict {
   };
   const Item* begin() const;
   const Item* end() const;
+  const Value* find(const Key&) const noexcept;
+  bool contains(const Key&) const noexcept;
 };
 
 namespace nn {
@@ -163,7 +275,12 @@ class Module {
  public:
   virtual ~Module();
   OrderedDict<std::string, Tensor> named_parameters(bool = true) const;
-  std::vector<Tensor> buffers(bool = true) const;
+  OrderedDict<std::string, Tensor> named_buffers(bool = true) const;
+  OrderedDict<std::string, std::shared_ptr<Module>> named_children() const;
+  template <class M>
+  std::shared_ptr<M> register_module(std::string, std::shared_ptr<M>);
+  Tensor& register_parameter(std::string, Tensor, bool = true);
+  Tensor& register_buffer(std::string, Tensor);
 };
 
 class AnyModule {
