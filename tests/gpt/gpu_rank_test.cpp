@@ -277,7 +277,6 @@ TEST_CASE("stages that are cut along tensors train on GPUs: in one process, besi
     degrees first, second;
     std::vector<double> shares;
     recomputation recompute = recomputation::none;
-    int zero = 0;
     bool modern = false;  ///< SwiGLU, RMS norms, turned positions, shared heads of keys, no biases
   };
   const std::vector<shape_of_stages> cases{{.first = {.tensor = 2}, .second = {}, .shares = {}},
@@ -285,8 +284,7 @@ TEST_CASE("stages that are cut along tensors train on GPUs: in one process, besi
                                            {.first = {.data = 2, .tensor = 2},
                                             .second = {.tensor = 2},
                                             .shares = {2.0 / 3, 1.0 / 3},
-                                            .recompute = recomputation::selective,
-                                            .zero = 3}};
+                                            .recompute = recomputation::selective}};
   for (std::size_t k = 0; k < cases.size(); ++k) {
     CAPTURE(k);
     const auto& c = cases[k];
@@ -308,7 +306,6 @@ TEST_CASE("stages that are cut along tensors train on GPUs: in one process, besi
     stages[1].degrees = c.second;
     stages[0].shares.tensor = c.shares;
     stages[0].recompute = c.recompute;
-    stages[0].zero = c.zero;
     const int ranks = c.first.data * c.first.tensor + c.second.data * c.second.tensor;
     std::vector<int> gpus, mixed;
     for (int r = 0; r < ranks; ++r) {
