@@ -71,6 +71,7 @@ TEST_CASE("what PyTorch's pipelining cannot do") {
   CHECK(nlohmann::json::parse(made.text("stages.json"))["stages"][1]["recompute"] == "full");
   REQUIRE(made.remarks.size() == 2);
   CHECK(has(made.remarks[0], "stage 1 has ZeRO stage 2, and in run.py 1"));
-  for (const auto& s : nlohmann::json::parse(made.text("stages.json"))["stages"]) CHECK(s["zero"] == 1);
+  const auto stages = nlohmann::json::parse(made.text("stages.json"))["stages"];
+  for (const auto& s : stages) CHECK(s["zero"] == 1);
   CHECK(has(made.remarks[1], "stage 1 recomputes selectively, and in run.py whole layers"));
 }

@@ -82,7 +82,8 @@ TEST_CASE("a pipeline comes back to a subcluster where that is faster") {
   CHECK(found->evidence->objective_bound <= found->predicted.iteration_s);
   CHECK(found->evidence->objective_bound > 0.9 * found->predicted.iteration_s);
   // The search for one pipeline that does not come back; where it counts all, it does.
-  const auto once = interop_dp(hardware, additive_costs{costs}, {.microbatches = 100}, {.enumeration = 0, .prove = false});
+  const auto once =
+      interop_dp(hardware, additive_costs{costs}, {.microbatches = 100}, {.enumeration = 0, .prove = false, .rows = false});
   REQUIRE(once);
   CHECK(once->predicted.iteration_s > 1.5 * found->predicted.iteration_s);
   const auto counted = interop_dp(hardware, additive_costs{costs}, {.microbatches = 100});
