@@ -172,7 +172,7 @@ TEST_CASE(
   for (const std::string cost : {"tile", "analytic"}) {
     const auto said = w.run(plan + "--model bf16.json --cost " + cost);
     REQUIRE(said.status == 0);
-    CHECK(said.errors == "hetsched-plan: " + note + "\n");
+    CHECK(said.complaints() == "hetsched-plan: " + note + "\n");
     CHECK(holds(said.output, "precision     bf16"));
     CHECK(holds(said.output, note));
     CHECK(holds(w.get("page.html"), note));
