@@ -685,8 +685,12 @@ class pipeline_trainer {
 
   /// Parameters have changed; layers that gather theirs learn of it then.
   void tell_layers() {
+    if (!gathered_) {
+      for (auto& s : stages_) detail::layers_of(s).parameters_changed(queue_);
+      return;
+    }
     for (const auto& [number, layer] : layers())
-      if (!gathered_ || !gathered_->mark(number)) detail::parameters_changed(*layer, queue_);
+      if (!gathered_->mark(number)) detail::parameters_changed(*layer, queue_);
   }
 
   [[no_unique_address]] Backend backend_;
