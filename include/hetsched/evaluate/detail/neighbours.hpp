@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <utility>
 
+#include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 
