@@ -180,6 +180,6 @@ TEST_CASE("a forest prices plans, which name it and are found with it again") {
   refused("hetsched-predict --device mine.json --operators m.csv --cost forest:f.json",
           "the calibration of mine does not go with");
   std::filesystem::rename(w.path("f.json"), w.path("elsewhere.json"));
-  refused(predict, "p.json: /setting/costs: found forest:f.json, and neither");
+  refused(predict, "p.json: /setting/costs: found forest:f.json, and it is not there");
   CHECK(nlohmann::json::parse(w.run(predict + " --cost forest:elsewhere.json").output)["iteration_s"] == again["iteration_s"]);
 }

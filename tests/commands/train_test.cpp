@@ -592,7 +592,7 @@ TEST_CASE("processes that MPI connects train by the same bits as one, also where
   const auto late = process(w, fifty + "--transport mpi --checkpoint state", "late", settings + "2").wait();
   CAPTURE(late.errors);
   CHECK(late.status != 0);
-  CHECK(contains(late.errors, "hetsched-train: state holds step-000001: --resume"));
+  CHECK(contains(late.errors, "state holds step-000001: --resume"));
 }
 #endif
 
