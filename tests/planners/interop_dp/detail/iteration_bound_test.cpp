@@ -215,7 +215,7 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
   CHECK(judged > 100 / search_share);
   CHECK(close > judged / 2);
   CHECK(ordered > judged / 10);
-  if (search_share == 1) CHECK(pairs > judged / 10);  // few have so many
+  if (search_share == 1) CHECK(pairs > judged / 10);  // under sanitizers there are too few instances for one
 }
 
 TEST_CASE("no pair of pipelines that adds up its gradients is below the bound of sets, which counts these sums") {
