@@ -94,6 +94,7 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
   best.plan.evidence = evidence;
   if (evidence && !(best.plan.pipelines == pipelines)) {
     best.plan.evidence->objective_value = best.plan.predicted.iteration_s;
+    // A neighbour may be outside of the space that the bound is of.
     best.plan.evidence->objective_bound = std::min(evidence->objective_bound, best.plan.predicted.iteration_s);
     best.plan.evidence->complete = false;
   }

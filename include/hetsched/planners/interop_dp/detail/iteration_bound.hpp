@@ -121,6 +121,7 @@ class iteration_bound {
   /// The same by ordered_bound, where there are few enough states.
   [[nodiscard]] double whole_stages(int microbatches, double known, double reached, double gap, function_ref<bool()> go_on,
                                     double enough) const {
+    // Of too many kinds of layers the share of forwards was not looked for.
     return ordered_bound(problem_, table_, costs_, usable_ ? forward_share_ : 0, shared_, reductions_)
         .bound(microbatches, known, reached, gap, enough, go_on);
   }
