@@ -28,10 +28,10 @@ namespace hetsched {
 ///   end_capture(stream, graph&) ends that, also after a failure, and makes it ready to be launched [cudaStreamEndCapture,
 ///                               cudaGraphInstantiate]
 ///   end_update(stream, graph&, bool& updated)
-///                               ends it, too, and makes the graph do this work from its next launch on: with the nodes that it
-///                               has and other arguments, if they are so many and of the same kinds and order; else the old graph
-///                               is destroyed, and the new one is not `updated` [cudaStreamEndCapture, cudaGraphExecUpdate]. A
-///                               failure changes nothing
+///                               ends it, too, and makes the graph do this work from its next launch on. Work of the same form
+///                               (as many nodes, of the same kinds, in the same order) gives the graph's nodes new arguments;
+///                               otherwise the old graph is destroyed, and the new one is not `updated`
+///                               [cudaStreamEndCapture, cudaGraphExecUpdate]. A failure changes nothing
 ///   launch(graph, stream)       [cudaGraphLaunch]
 ///   destroy_graph(graph)        [cudaGraphExecDestroy]
 /// Not checked: any of that.

@@ -30,9 +30,9 @@ struct device_anchor {
 
 /// The cluster with device::speed such that each anchored device trains its model, or one layer of it, as fast as was measured,
 /// forward and backward of one stage, and the update where the anchor tells how many microbatches share it. Classes of operators
-/// that have anchors of their own are scaled by these (device::class_speeds), and what others say is then of the classes that
-/// have none; without such others, those stay as the datasheet has them. Several anchors that say the same count at their
-/// geometric mean. Exchanges between devices stay as they are. Throws: input_error, naming the device,
+/// that have anchors of their own are scaled by these (device::class_speeds). Anchors of a whole layer or model scale the other
+/// classes; where there are none, these stay as on the datasheet. Several anchors of the same count at their geometric mean.
+/// Exchanges between devices stay as they are. Throws: input_error, naming the device,
 /// for an anchor whose device the cluster does not have, whose degrees no nodes of it offer, which has both times or none, whose
 /// exchanges alone take longer than was measured, or which is more than a hundred times off; for one of a class where the device
 /// is not priced operator by operator, or the layer has none; for one of a model where all classes have their own; and as
