@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <utility>
@@ -13,16 +12,11 @@
 namespace hetsched {
 
 /// Whether devices of several subclusters work on one stage.
-[[nodiscard]] inline bool is_mixed(const std::vector<device_group>& devices) {
-  return std::any_of(devices.begin(), devices.end(),
-                     [&](const device_group& g) { return g.mesh.subcluster != devices.front().mesh.subcluster; });
-}
+[[nodiscard]] bool is_mixed(const std::vector<device_group>& devices);
 
 namespace detail {
 
-[[nodiscard]] inline bool are_uneven(const std::vector<double>& shares) {
-  return std::any_of(shares.begin(), shares.end(), [&](double s) { return s != shares.front(); });
-}
+[[nodiscard]] bool are_uneven(const std::vector<double>& shares);
 
 }  // namespace detail
 

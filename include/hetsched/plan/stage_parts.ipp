@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +15,20 @@
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/reshard/cut_points.hpp>
 
+namespace hetsched {
+
+HETSCHED_INLINE bool is_mixed(const std::vector<device_group>& devices) {
+  return std::any_of(devices.begin(), devices.end(),
+                     [&](const device_group& g) { return g.mesh.subcluster != devices.front().mesh.subcluster; });
+}
+
+}  // namespace hetsched
+
 namespace hetsched::detail {
+
+HETSCHED_INLINE bool are_uneven(const std::vector<double>& shares) {
+  return std::any_of(shares.begin(), shares.end(), [&](double s) { return s != shares.front(); });
+}
 
 /// Appends the parts of one group of devices, whose replicas get these samples.
 inline void append_parts(std::vector<stage_part>& parts, const stage_plan& s, const device_group& g,
