@@ -102,11 +102,12 @@ void synthesis_of(benchmark::State& state, const sizes& model, const cluster& ha
   auto graph = encoder(model);
   tensor_goal goal{.loss = graph.size() - 1, .gradients = {}};
   if (training) goal = add_backward(graph, goal.loss);
-  const auto problem = make_spmd_problem(hardware, devices_of(hardware, groups), std::move(graph), goal);
-  std::optional<spmd_solution> found;
-  for (auto _ : state) found = synthesize(*problem);
-  const auto even = even_data_parallel(*problem);
-  const auto by_speed = seconds_of(stages_of(*problem, even->program), detail::shares_by_speed(*problem));
+  const auto problem = spmd::make_problem(hardware, devices_of(hardware, groups), std::move(graph), goal);
+  std::optional<spmd::solution> found;
+  for (auto _ : state) found = spmd::synthesize(*problem);
+  const auto even = spmd::even_data_parallel(*problem);
+  const auto by_speed =
+      spmd::seconds_of(spmd::stages_of(*problem, even->program), hetsched::spmd::detail::shares_by_speed(*problem));
   state.counters["operators"] = problem->graph.size();
   state.counters["ms"] = found->seconds * 1e3;
   state.counters["gap_%"] = 100 * (found->seconds / found->bound - 1);
@@ -145,9 +146,9 @@ void vit_program(benchmark::State& state) {
   tensor_goal goal = add_backward(graph, graph.size() - 1);
   const auto hardware = four_machines();
   const auto devices = devices_of(hardware, {{.mesh = {0, 1, 2}}, {.mesh = {1, 1, 2}}});
-  const auto problem = make_spmd_problem(hardware, devices, std::move(graph), std::move(goal));
-  std::optional<spmd_solution> found;
-  for (auto _ : state) found = synthesize(*problem, {.work = static_cast<double>(state.range(0))});
+  const auto problem = spmd::make_problem(hardware, devices, std::move(graph), std::move(goal));
+  std::optional<spmd::solution> found;
+  for (auto _ : state) found = spmd::synthesize(*problem, {.work = static_cast<double>(state.range(0))});
   state.counters["ms"] = found->seconds * 1e3;
   state.counters["gap_%"] = 100 * (found->seconds / found->bound - 1);
 }
@@ -156,10 +157,10 @@ BENCHMARK(vit_program)->ArgName("work")->Arg(1)->Arg(10'000'000)->Unit(benchmark
 // VGG19, ViT, BERT-Base and BERT-MoE in HAP's settings.
 void hap_setting(benchmark::State& state) {
   const auto problem = hap::problem(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)) / 8);
-  std::optional<spmd_solution> found;
-  for (auto _ : state) found = synthesize(problem);
-  const auto even = even_data_parallel(problem);
-  const auto by_speed = seconds_of(stages_of(problem, even->program), hap::by_speed(problem));
+  std::optional<spmd::solution> found;
+  for (auto _ : state) found = spmd::synthesize(problem);
+  const auto even = spmd::even_data_parallel(problem);
+  const auto by_speed = spmd::seconds_of(spmd::stages_of(problem, even->program), hap::by_speed(problem));
   state.counters["operators"] = problem.graph.size();
   state.counters["ms"] = found->seconds * 1e3;
   state.counters["gap_%"] = 100 * (found->seconds / found->bound - 1);
@@ -192,9 +193,9 @@ void host_time(benchmark::State& state) {
   const int devices = static_cast<int>(state.range(0));
   auto hardware = machines(1, 1);
   hardware.subclusters[0].devices_per_node = devices;
-  const auto problem = std::make_shared<const spmd_problem>(
-      *make_spmd_problem(hardware, devices_of(hardware, {{.mesh = {0, 1, devices}}}), std::move(graph), goal));
-  const auto found = synthesize(*problem, {.work = 1});
+  const auto problem = std::make_shared<const spmd::problem>(
+      *spmd::make_problem(hardware, devices_of(hardware, {{.mesh = {0, 1, devices}}}), std::move(graph), goal));
+  const auto found = spmd::synthesize(*problem, {.work = 1});
   const spmd_parts parts(*problem, found->program, found->shares);
   std::size_t collectives = 0;
   for (const auto& step : found->program) collectives += step.collective;

@@ -78,7 +78,7 @@ std::vector<device_id> devices_of(const cluster& c, std::string_view list) {
 }
 
 /// Bytes of a device of each kind.
-std::vector<double> capacities(const cluster& c, const spmd_problem& p) {
+std::vector<double> capacities(const cluster& c, const spmd::problem& p) {
   std::vector<double> bytes;
   for (const auto& kind : p.kinds) {
     const auto has = [&](const subcluster& s) { return s.device.name == kind.name; };
@@ -89,7 +89,7 @@ std::vector<double> capacities(const cluster& c, const spmd_problem& p) {
 }
 
 /// "P100-PCIe-16GB needs 21.3 GiB of its 16.0 GiB", of all kinds that lack memory.
-std::string shortage_text(const spmd_problem& p, const std::vector<double>& bytes, const std::vector<double>& capacity) {
+std::string shortage_text(const spmd::problem& p, const std::vector<double>& bytes, const std::vector<double>& capacity) {
   std::string text;
   for (std::size_t k = 0; k < bytes.size(); ++k)
     if (bytes[k] > capacity[k])
@@ -148,9 +148,9 @@ std::vector<task> tasks_of(const graph_file& file, const arguments& given) {
 
 /// Some devices, and the program that was found for them.
 struct attempt {
-  spmd_problem problem;
+  spmd::problem problem;
   std::vector<double> capacity;  ///< bytes of a device of each kind
-  spmd_fit fit;
+  spmd::fit fit;
 };
 
 int spmd_command(const arguments& given) {
@@ -167,29 +167,29 @@ int spmd_command(const arguments& given) {
     progress.show(bound / seconds, format_seconds(seconds) + ", at least " + format_seconds(bound));
     return true;
   };
-  const double parameter_bytes = state_bytes_of(file.graph.format, given.training);
+  const double parameter_bytes = spmd::state_bytes_of(file.graph.format, given.training);
   std::optional<attempt> best;
-  std::optional<spmd_solution> even;  // on all devices
+  std::optional<spmd::solution> even;  // on all devices
   bool even_fits = true;
   double bound = std::numeric_limits<double>::infinity();
   std::string shortage;
   double least = 0, room = 0;  // bytes, where it is proved that nothing fits
   for (const auto& set : device_sets(c, devices, given.fewer_devices))
     for (const auto& task : tasks) {
-      auto problem = make_spmd_problem(c, set, task.graph, task.goal);
+      auto problem = spmd::make_problem(c, set, task.graph, task.goal);
       if (!problem) continue;
       auto capacity = capacities(c, *problem);
       const auto unlimited = std::vector<double>(capacity.size(), std::numeric_limits<double>::infinity());
       const bool simple = &task == &tasks.front();
       // With segments the bound hardly gets better.
-      auto fit = synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes,
-                                   {.work = simple ? synthesis_options{}.work : 2e6, .progress = show});
-      if (simple && set.size() == devices.size() && (even = even_data_parallel(*problem)))
-        even_fits = memory_of(*problem, even->program, parameter_bytes).at(even->shares.front()) <=
+      auto fit = spmd::synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes,
+                                         {.work = simple ? spmd::synthesis_options{}.work : 2e6, .progress = show});
+      if (simple && set.size() == devices.size() && (even = spmd::even_data_parallel(*problem)))
+        even_fits = spmd::memory_of(*problem, even->program, parameter_bytes).at(even->shares.front()) <=
                     *std::min_element(capacity.begin(), capacity.end());
       bound = std::min(bound, fit.bound);
       if (fit.none_fits && simple && set.size() == devices.size()) {
-        least = least_bytes(*problem, parameter_bytes);
+        least = spmd::least_bytes(*problem, parameter_bytes);
         for (std::size_t k = 0; k < capacity.size(); ++k) room += capacity[k] * problem->kinds[k].count;
       }
       if (!fit.solution && shortage.empty()) shortage = shortage_text(*problem, fit.bytes, capacity);
@@ -208,7 +208,7 @@ int spmd_command(const arguments& given) {
   }
   const auto& [problem, capacity, fit] = *best;
   const auto& found = *fit.solution;
-  const auto whole = round_shares(problem, found.program, found.shares);
+  const auto whole = spmd::round_shares(problem, found.program, found.shares);
   if (!given.svg.empty()) {
     if (static_cast<int>(found.program.size()) > command::most_drawn_steps)
       throw input_error("--svg: the program has " + std::to_string(found.program.size()) + " steps, expected " +
@@ -242,7 +242,7 @@ int spmd_command(const arguments& given) {
   }
   if (given.json) {
     auto program = nlohmann::ordered_json::array();
-    for (const auto& step : found.program) program.push_back(text_of(problem.graph, step));
+    for (const auto& step : found.program) program.push_back(spmd::text_of(problem.graph, step));
     nlohmann::ordered_json result{{"program", std::move(program)}, {"ratios", shares},       {"cost_s", found.seconds},
                                   {"rounded_s", whole.seconds},    {"lower_bound_s", bound}, {"data_parallel_s", nullptr}};
     if (even) result["data_parallel_s"] = even->seconds;
@@ -251,7 +251,7 @@ int spmd_command(const arguments& given) {
     std::cout << hetsched::detail::dump(result);
     return command::done;
   }
-  for (const auto& step : found.program) std::cout << text_of(problem.graph, step) << '\n';
+  for (const auto& step : found.program) std::cout << spmd::text_of(problem.graph, step) << '\n';
   std::cout << '\n' << format_table({"device", ">count", ">share of each", ">memory / device"}, rows) << '\n';
   const auto even_text = !even ? "not possible" : format_seconds(even->seconds) + (even_fits ? "" : ", does not fit");
   std::cout << format_table({"", ">takes"}, {{"program", format_seconds(found.seconds)},

@@ -17,23 +17,23 @@ inline constexpr int most_drawn_steps = 2000;
 
 /// An SVG: operators as boxes below their inputs, coloured by the form in which they are computed; collectives as pills below the
 /// boxes. Works in light and dark pages.
-[[nodiscard]] inline std::string spmd_picture(const hetsched::tensor_graph& graph, const hetsched::spmd_program& program,
+[[nodiscard]] inline std::string spmd_picture(const hetsched::tensor_graph& graph, const hetsched::spmd::program& program,
                                               const std::string& title) {
   using namespace hetsched;
   struct box {
     bool used = false;
     int row = 0, column = 0;
-    tensor_form form = tensor_form::whole();
+    spmd::tensor_form form = spmd::tensor_form::whole();
     std::string pills{};
   };
   std::vector<box> boxes(graph.nodes.size());
   const bool segments = segment_count(graph) > 1;
-  const auto kind_of = [](tensor_form f) { return f.is_whole() ? "whole" : f.is_partial() ? "partial" : "cut"; };
+  const auto kind_of = [](spmd::tensor_form f) { return f.is_whole() ? "whole" : f.is_partial() ? "partial" : "cut"; };
   for (const auto& step : program) {
     auto& b = boxes[static_cast<std::size_t>(step.node)];
     b.used = true;
     if (step.collective)
-      b.pills += (b.pills.empty() ? "" : ", ") + std::string(name_of(step.how)) + " to " + text_of(step.to);
+      b.pills += (b.pills.empty() ? "" : ", ") + std::string(spmd::name_of(step.how)) + " to " + spmd::text_of(step.to);
     else
       b.form = step.rule.result;
     if (!step.collective && step.rule.shared && is_border(graph.at(step.node)))
@@ -116,7 +116,7 @@ inline constexpr int most_drawn_steps = 2000;
     if (!b.used) continue;
     rectangle(x_of(b), y_of(b), wide, high, is_leaf(graph.at(i)) ? 16 : 4, kind_of(b.form));
     text(x_of(b) + wide / 2, y_of(b) + 33, "s",
-         text_of(b.form) + (segments ? ", segment " + std::to_string(graph.at(i).segment) : ""));
+         spmd::text_of(b.form) + (segments ? ", segment " + std::to_string(graph.at(i).segment) : ""));
     text(x_of(b) + wide / 2, y_of(b) + 17, "n",
          short_of(is_leaf(graph.at(i)) ? graph.at(i).name : graph.at(i).name + " = " + graph.at(i).op));
     if (b.pills.empty()) continue;

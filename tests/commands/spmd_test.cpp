@@ -51,9 +51,9 @@ TEST_CASE("hetsched-spmd --json: the library's program, with a bound and what ev
     if (training) goal = add_backward(file.graph, file.loss);
     const auto c = parse_cluster(cluster_text, "c.json");
     const auto problem =
-        make_spmd_problem(c, std::vector<device_id>{{0, 0, 0}, {0, 0, 1}, {1, 0, 0}, {1, 0, 1}}, file.graph, goal);
+        spmd::make_problem(c, std::vector<device_id>{{0, 0, 0}, {0, 0, 1}, {1, 0, 0}, {1, 0, 1}}, file.graph, goal);
     REQUIRE(problem);
-    const auto found = synthesize(*problem);
+    const auto found = spmd::synthesize(*problem);
     REQUIRE(found);
     CHECK(result["cost_s"].get<double>() == doctest::Approx(found->seconds));
     CHECK(result["lower_bound_s"].get<double>() == doctest::Approx(found->bound));
@@ -67,11 +67,11 @@ TEST_CASE("hetsched-spmd --json: the library's program, with a bound and what ev
     CHECK(ratios[0][0] > ratios[0][2]);  // a V100 has more than a P100
     REQUIRE(result["program"].size() == found->program.size());
     for (std::size_t i = 0; i < found->program.size(); ++i)
-      CHECK(result["program"][i] == text_of(problem->graph, found->program[i]));
+      CHECK(result["program"][i] == spmd::text_of(problem->graph, found->program[i]));
     const auto held = result["memory_bytes"].get<std::vector<double>>(),
                there = result["memory_capacity_bytes"].get<std::vector<double>>();
     REQUIRE(held.size() == 4);
-    const auto memory = memory_of(*problem, found->program, training ? 14 : 2);
+    const auto memory = spmd::memory_of(*problem, found->program, training ? 14 : 2);
     CHECK(held[0] == doctest::Approx(memory.at(ratios[0][0])).epsilon(1e-6));
     CHECK(held[3] == doctest::Approx(memory.at(ratios[0][3])).epsilon(1e-6));
     CHECK(there == std::vector<double>(4, 16.0 * (1 << 30)));

@@ -83,11 +83,11 @@ tensor_graph some_graph(random_source& r, int n = 4) {
   return g;
 }
 
-share_cost some_cost(random_source& r, int n = 200) { return {some_time(r, n), some_time(r, n)}; }
+spmd::share_cost some_cost(random_source& r, int n = 200) { return {some_time(r, n), some_time(r, n)}; }
 
 /// Trains, or only computes; on one or two kinds of devices.
-spmd_problem some_problem(random_source& r, int n = 3) {
-  spmd_problem p{.graph = some_graph(r, 1'000'000)};
+spmd::problem some_problem(random_source& r, int n = 3) {
+  spmd::problem p{.graph = some_graph(r, 1'000'000)};
   p.goal.loss = p.graph.size() - 1;
   if (one_in(r, 2)) p.goal = add_backward(p.graph, p.goal.loss);
   if (one_in(r, 6)) {
@@ -146,33 +146,33 @@ spmd_problem some_problem(random_source& r, int n = 3) {
   return p;
 }
 
-synthesis_options some_options(random_source& r) {
+spmd::synthesis_options some_options(random_source& r) {
   return {.largest_table = one_in(r, 12) ? static_cast<std::size_t>(r.integer(0, 30)) : std::size_t{1} << 20,
           .rounds = one_in(r, 12) ? one_of(r, std::vector<int>{0, -1, INT_MIN, 1}) : 3,
           .work = one_in(r, 12) ? one_of(r, std::vector<double>{0, -1, std::nan("")}) : 1e4,
           .gap = one_in(r, 12) ? some_double(r) : 1e-3};
 }
 
-std::vector<double> even(const spmd_problem& p) {
+std::vector<double> even(const spmd::problem& p) {
   double all = 0;
   for (const auto& k : p.kinds) all += k.count;
   return std::vector<double>(p.kinds.size() * static_cast<std::size_t>(std::clamp(p.segments(), 1, 10)), 1 / all);
 }
-std::vector<double> some_shares(random_source& r, const spmd_problem& p) {
+std::vector<double> some_shares(random_source& r, const spmd::problem& p) {
   auto shares = even(p);
   if (one_in(r, 6)) shares = some_times(r, static_cast<int>(shares.size()), 2);
   return shares;
 }
 
-tensor_form some_form(random_source& r) {
-  return one_in(r, 4)   ? tensor_form::whole()
-         : one_in(r, 4) ? tensor_form::partial()
-                        : tensor_form::cut(one_in(r, 12) ? some_int(r) : r.integer(0, 2));
+spmd::tensor_form some_form(random_source& r) {
+  return one_in(r, 4)   ? spmd::tensor_form::whole()
+         : one_in(r, 4) ? spmd::tensor_form::partial()
+                        : spmd::tensor_form::cut(one_in(r, 12) ? some_int(r) : r.integer(0, 2));
 }
 
 /// A program that is right, or was until one of its instructions was changed.
-spmd_program some_program(random_source& r, const spmd_problem& p) {
-  const auto found = synthesize(p, {.rounds = 1, .work = 0});
+spmd::program some_program(random_source& r, const spmd::problem& p) {
+  const auto found = spmd::synthesize(p, {.rounds = 1, .work = 0});
   if (!found) return {};
   auto program = found->program;
   if (!one_in(r, 3) || program.empty()) return program;
@@ -194,7 +194,7 @@ spmd_program some_program(random_source& r, const spmd_problem& p) {
       step.rule.result = some_form(r);
       break;
     case 5:
-      step.how = static_cast<spmd_collective>(r.integer(0, 7));
+      step.how = static_cast<spmd::collective>(r.integer(0, 7));
       break;
     case 6:
       (one_in(r, 2) ? step.from : step.to) = some_form(r);
@@ -205,16 +205,16 @@ spmd_program some_program(random_source& r, const spmd_problem& p) {
   return program;
 }
 
-spmd_stage some_stage(random_source& r, std::size_t shares) {
-  spmd_stage s{.collective = some_cost(r), .compute = {}};
+spmd::stage some_stage(random_source& r, std::size_t shares) {
+  spmd::stage s{.collective = some_cost(r), .compute = {}};
   for (std::size_t i = 0; i < shares; ++i) s.compute.push_back(some_cost(r));
   if (one_in(r, 20)) s.compute.emplace_back();
   if (one_in(r, 20)) (one_in(r, 2) ? s.segment : s.other) = some_int(r);
   return s;
 }
 
-std::vector<device_kind> some_kinds(random_source& r) {
-  std::vector<device_kind> kinds;
+std::vector<spmd::device_kind> some_kinds(random_source& r) {
+  std::vector<spmd::device_kind> kinds;
   for (int k = r.integer(one_in(r, 20) ? 0 : 1, 3); k > 0; --k) kinds.push_back({"kind", mostly(r, r.integer(1, 3), 40)});
   return kinds;
 }
@@ -222,7 +222,7 @@ std::vector<device_kind> some_kinds(random_source& r) {
 void expect_shares(const std::vector<double>& shares) {
   for (const double s : shares) expect(s >= 0 && s <= 1 + 1e-6, "the result is no share");
 }
-void expect_solution(const spmd_problem& p, const std::optional<spmd_solution>& found) {
+void expect_solution(const spmd::problem& p, const std::optional<spmd::solution>& found) {
   if (!found) return;
   expect_time(found->seconds);
   expect(found->bound <= found->seconds, "the bound is above what it bounds");
@@ -230,15 +230,15 @@ void expect_solution(const spmd_problem& p, const std::optional<spmd_solution>& 
   validate(p, found->program);
 }
 
-spmd_instruction some_instruction(random_source& r, const spmd_problem& p) {
+spmd::instruction some_instruction(random_source& r, const spmd::problem& p) {
   const auto program = some_program(r, p);
-  return program.empty() ? spmd_instruction{.node = some_int(r)} : one_of(r, program);
+  return program.empty() ? spmd::instruction{.node = some_int(r)} : one_of(r, program);
 }
 
 /// Two layers' product, or a graph that may be wrong.
-program_graph some_layers(random_source& r, layer_range layers) {
+spmd::program_graph some_layers(random_source& r, layer_range layers) {
   if (layers.first == 1 && one_in(r, 3)) return {some_graph(r, 2), mostly(r, 0, 6), mostly(r, 5, 6), one_in(r, 2)};
-  program_graph made;
+  spmd::program_graph made;
   made.input = add_placeholder(made.graph, "x", {8, 4});
   made.output = add_matmul(made.graph, "y", made.input, add_parameter(made.graph, "w", {4, 4}));
   return made;
@@ -246,8 +246,8 @@ program_graph some_layers(random_source& r, layer_range layers) {
 
 void stage_program(random_source& r, bool price) {
   const auto hardware = some_hardware(r);
-  const program_costs costs(hardware, hostile_costs{}, [&](layer_range layers) { return some_layers(r, layers); },
-                            {.slices = mostly(r, 8, 12), .search = {.rounds = one_in(r, 12) ? 0 : 1, .work = 1}});
+  const spmd::program_costs costs(hardware, hostile_costs{}, [&](layer_range layers) { return some_layers(r, layers); },
+                                  {.slices = mostly(r, 8, 12), .search = {.rounds = one_in(r, 12) ? 0 : 1, .work = 1}});
   std::vector<stage_part> parts;
   for (int k = r.integer(one_in(r, 12) ? 0 : 1, 2); k > 0; --k)
     parts.push_back(
@@ -260,31 +260,32 @@ void stage_program(random_source& r, bool price) {
 }
 
 const std::vector<door> doors{
-    {"slowest_group", [](random_source& r) { (void)slowest_group(some_hardware(r), some_devices(r)); }},
-    {"make_spmd_problem",
+    {"slowest_group", [](random_source& r) { (void)spmd::slowest_group(some_hardware(r), some_devices(r)); }},
+    {"make_problem",
      [](random_source& r) {
        const auto timer = [&](const tile_device&, const operator_shape&) { return some_time(r, 60); };
        auto graph = some_graph(r);
        const tensor_goal goal{.loss = mostly(r, graph.size() - 1, 12)};
-       if (const auto p = one_in(r, 2) ? make_spmd_problem(some_hardware(r), some_devices(r), std::move(graph), goal)
-                                       : make_spmd_problem(some_hardware(r), some_devices(r), std::move(graph), goal, timer))
+       if (const auto p = one_in(r, 2) ? spmd::make_problem(some_hardware(r), some_devices(r), std::move(graph), goal)
+                                       : spmd::make_problem(some_hardware(r), some_devices(r), std::move(graph), goal, timer))
          validate(*p);
      }},
-    {"state_bytes_of", [](random_source& r) { expect(state_bytes_of(number_format::fp16, one_in(r, 2)) >= 2, "bytes"); }, false},
+    {"state_bytes_of", [](random_source& r) { expect(spmd::state_bytes_of(number_format::fp16, one_in(r, 2)) >= 2, "bytes"); },
+     false},
     {"cut_parts",
      [](random_source& r) {
-       for (const auto& node : cut_parts(some_graph(r)))
+       for (const auto& node : spmd::cut_parts(some_graph(r)))
          for (const auto parts : node) expect(parts >= 1, "no parts");
      }},
     {"rules_of",
      [](random_source& r) {
        const auto g = some_graph(r);
-       if (!g.nodes.empty()) expect(!rules_of(one_of(r, g.nodes)).empty(), "there is no rule");
+       if (!g.nodes.empty()) expect(!spmd::rules_of(one_of(r, g.nodes)).empty(), "there is no rule");
      }},
     {"is_exchange",
      [](random_source& r) {
        const auto p = some_problem(r);
-       (void)is_exchange(p, some_instruction(r, p));
+       (void)spmd::is_exchange(p, some_instruction(r, p));
      }},
     {"validate",
      [](random_source& r) {
@@ -294,72 +295,73 @@ const std::vector<door> doors{
     {"stages_of",
      [](random_source& r) {
        const auto p = some_problem(r);
-       expect(!stages_of(p, some_program(r, p)).empty(), "there is no stage");
+       expect(!spmd::stages_of(p, some_program(r, p)).empty(), "there is no stage");
      }},
     {"seconds_of",
      [](random_source& r) {
        const int segments = one_in(r, 12) ? some_count(r) : r.integer(1, 2);
        const auto shares = some_times(r, 2 * std::clamp(segments, 1, 9), 30);
-       expect(seconds_of({some_stage(r, shares.size()), some_stage(r, shares.size())}, shares, segments) >= 0, "no time");
+       expect(spmd::seconds_of({some_stage(r, shares.size()), some_stage(r, shares.size())}, shares, segments) >= 0, "no time");
      }},
     {"text_of",
      [](random_source& r) {
        const auto p = some_problem(r);
-       if (one_in(r, 2)) return expect(!text_of(some_form(r)).empty(), "there is no text");
-       expect(!text_of(p.graph, some_instruction(r, p)).empty(), "there is no text");
+       if (one_in(r, 2)) return expect(!spmd::text_of(some_form(r)).empty(), "there is no text");
+       expect(!spmd::text_of(p.graph, some_instruction(r, p)).empty(), "there is no text");
      }},
     {"best_shares",
      [](random_source& r) {
-       spmd_problem p{.kinds = some_kinds(r)};
+       spmd::problem p{.kinds = some_kinds(r)};
        const auto start = some_shares(r, p);
-       const auto found = best_shares({some_stage(r, start.size()), some_stage(r, start.size())}, p.kinds, start);
+       const auto found = spmd::best_shares({some_stage(r, start.size()), some_stage(r, start.size())}, p.kinds, start);
        expect_shares(found.shares);
        expect(found.bound <= found.seconds, "the bound is above what it bounds");
      }},
     {"whole_parts",
      [](random_source& r) {
-       const spmd_problem p{.kinds = some_kinds(r)};
+       const spmd::problem p{.kinds = some_kinds(r)};
        const auto parts = mostly64(r, 12, 3);
-       const auto whole = whole_parts(parts, p.kinds, some_shares(r, p));
+       const auto whole = spmd::whole_parts(parts, p.kinds, some_shares(r, p));
        expect(std::accumulate(whole.begin(), whole.end(), std::int64_t{0}) == parts, "other parts");
      }},
     {"round_shares",
      [](random_source& r) {
        const auto p = some_problem(r);
-       expect_time(round_shares(p, some_program(r, p), some_shares(r, p)).seconds);
+       expect_time(spmd::round_shares(p, some_program(r, p), some_shares(r, p)).seconds);
      }},
     {"memory_of",
      [](random_source& r) {
        const auto p = some_problem(r);
        const auto scale = one_in(r, 2) ? std::vector<double>{} : some_times(r, std::clamp(p.segments(), 0, 9), 6);
-       const auto memory = memory_of(p, some_program(r, p), one_in(r, 6) ? some_double(r) : 16, scale);
+       const auto memory = spmd::memory_of(p, some_program(r, p), one_in(r, 6) ? some_double(r) : 16, scale);
        expect(memory.at(one_in(r, 6) ? some_double(r) : .5) >= 0, "no bytes");
      }},
     {"program_memory::at",
      [](random_source& r) {
-       expect_time(program_memory{{1, 2}, {{3, 4}}}.at(std::min(some_double(r), 1e300)));
+       expect_time(spmd::program_memory{{1, 2}, {{3, 4}}}.at(std::min(some_double(r), 1e300)));
      }},
     {"program_memory::largest_share",
      [](random_source& r) {
-       const double share = program_memory{{1, 2}, {{3, 4}}}.largest_share(some_double(r));
+       const double share = spmd::program_memory{{1, 2}, {{3, 4}}}.largest_share(some_double(r));
        expect(share <= 1 && share >= -1, "no share");
      }},
     {"peak_bytes",
      [](random_source& r) {
        const auto p = some_problem(r);
-       for (const double bytes : peak_bytes(p, some_program(r, p), some_shares(r, p), one_in(r, 6) ? some_double(r) : 16))
+       for (const double bytes : spmd::peak_bytes(p, some_program(r, p), some_shares(r, p), one_in(r, 6) ? some_double(r) : 16))
          expect_time(bytes);
      }},
-    {"least_bytes", [](random_source& r) { expect_time(least_bytes(some_problem(r), one_in(r, 6) ? some_double(r) : 16)); }},
+    {"least_bytes",
+     [](random_source& r) { expect_time(spmd::least_bytes(some_problem(r), one_in(r, 6) ? some_double(r) : 16)); }},
     {"even_data_parallel",
      [](random_source& r) {
        const auto p = some_problem(r);
-       expect_solution(p, even_data_parallel(p, some_options(r)));
+       expect_solution(p, spmd::even_data_parallel(p, some_options(r)));
      }},
     {"synthesize",
      [](random_source& r) {
        const auto p = some_problem(r);
-       expect_solution(p, synthesize(p, some_options(r)));
+       expect_solution(p, spmd::synthesize(p, some_options(r)));
      }},
     {"synthesize_within",
      [](random_source& r) {
@@ -369,15 +371,15 @@ const std::vector<door> doors{
        if (one_in(r, 12)) capacity.push_back(1);
        auto options = some_options(r);
        options.work = std::min(options.work, 1e2);
-       const auto fit = synthesize_within(p, capacity, one_in(r, 12) ? some_double(r) : 16, options);
+       const auto fit = spmd::synthesize_within(p, capacity, one_in(r, 12) ? some_double(r) : 16, options);
        expect_solution(p, fit.solution);
        for (const double bytes : fit.bytes) expect_time(bytes);
      }},
     {"min_sum::solve",
      [](random_source& r) {
        std::vector<int> domains{2, 3, mostly(r, 2, 20)};
-       const min_sum_factor last{.variables = {mostly(r, 1, 20), mostly(r, 2, 20)}, .table = mostly(r, 1, 20)};
-       const min_sum search(domains, {{{0, 1}, 0}, last}, one_in(r, 6) ? 0 : 1000);
+       const spmd::min_sum_factor last{.variables = {mostly(r, 1, 20), mostly(r, 2, 20)}, .table = mostly(r, 1, 20)};
+       const spmd::min_sum search(domains, {{{0, 1}, 0}, last}, one_in(r, 6) ? 0 : 1000);
        const std::vector<std::vector<double>> tables{some_times(r, 6, 6), some_times(r, 6, 6)};
        const auto found = search.solve(tables);
        expect(found.bound <= found.value, "the bound is above what it bounds");

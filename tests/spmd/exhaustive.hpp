@@ -23,8 +23,8 @@ using namespace hetsched;
 /// once.
 class exhaustive_search {
  public:
-  exhaustive_search(const spmd_problem& problem, std::vector<double> shares)
-      : p_(problem), shares_(std::move(shares)), parts_(cut_parts(problem.graph)) {
+  exhaustive_search(const spmd::problem& problem, std::vector<double> shares)
+      : p_(problem), shares_(std::move(shares)), parts_(spmd::cut_parts(problem.graph)) {
     needed_.resize(p_.graph.nodes.size());
     if (p_.goal.loss >= 0) needed_[static_cast<std::size_t>(p_.goal.loss)] = 1;
     for (const int node : p_.goal.whole) needed_[static_cast<std::size_t>(node)] = 1;
@@ -32,7 +32,7 @@ class exhaustive_search {
     for (std::size_t i = needed_.size(); i-- > 0;)
       if (needed_[i])
         for (const int j : p_.graph.nodes[i].inputs) needed_[static_cast<std::size_t>(j)] = 1;
-    for (const auto& n : p_.graph.nodes) rules_.push_back(is_leaf(n) ? std::vector<spmd_rule>{} : rules_of(n));
+    for (const auto& n : p_.graph.nodes) rules_.push_back(is_leaf(n) ? std::vector<spmd::rule>{} : spmd::rules_of(n));
   }
 
   /// Returns: none if it would have to look at more than `most` states.
@@ -64,10 +64,10 @@ class exhaustive_search {
   using state = std::vector<held>;
   using times = std::vector<double>;
 
-  [[nodiscard]] static std::uint32_t bit(tensor_form f) {
+  [[nodiscard]] static std::uint32_t bit(spmd::tensor_form f) {
     return 1u << (f.is_whole() ? 0 : f.is_partial() ? 1 : 2 + f.dimension());
   }
-  [[nodiscard]] bool allowed(int node, tensor_form f) const {
+  [[nodiscard]] bool allowed(int node, spmd::tensor_form f) const {
     return !f.is_cut() ||
            parts_[static_cast<std::size_t>(node)][static_cast<std::size_t>(f.dimension())] >= std::max(2, p_.device_count());
   }
@@ -75,7 +75,9 @@ class exhaustive_search {
     const auto first = shares_.begin() + static_cast<std::ptrdiff_t>(p_.first_share(node));
     return *std::max_element(first, first + static_cast<std::ptrdiff_t>(p_.kinds.size()));
   }
-  [[nodiscard]] bool gives(const held& h, tensor_form f) const { return (h.forms & (bit(f) | (f.is_cut() ? 1u : 0u))) != 0; }
+  [[nodiscard]] bool gives(const held& h, spmd::tensor_form f) const {
+    return (h.forms & (bit(f) | (f.is_cut() ? 1u : 0u))) != 0;
+  }
 
   [[nodiscard]] bool complete(const state& s) const {
     if (p_.goal.loss >= 0 && s[static_cast<std::size_t>(p_.goal.loss)].forms == 0) return false;
@@ -105,7 +107,7 @@ class exhaustive_search {
   }
 
   // Tries all ways to read the leaves that a rule needs, then adds what the rule makes.
-  void read_and_add(const state& s, const times& t, int node, const spmd_rule& rule, std::size_t input) {
+  void read_and_add(const state& s, const times& t, int node, const spmd::rule& rule, std::size_t input) {
     const auto& n = p_.graph.at(node);
     if (input == n.inputs.size()) {
       auto next = s;
@@ -130,11 +132,11 @@ class exhaustive_search {
     const auto& h = s[static_cast<std::size_t>(from)];
     if (gives(h, f)) return read_and_add(s, t, node, rule, input + 1);
     if (!is_leaf(p_.graph.at(from)) || f.is_partial()) return;
-    for (const auto as : {f, tensor_form::whole()}) {
+    for (const auto as : {f, spmd::tensor_form::whole()}) {
       auto next = s;
       next[static_cast<std::size_t>(from)].forms |= bit(as);
       read_and_add(next, t, node, rule, input + 1);
-      if (as == tensor_form::whole()) break;
+      if (as == spmd::tensor_form::whole()) break;
     }
   }
 
@@ -153,7 +155,7 @@ class exhaustive_search {
         const auto& costs = p_.collect[static_cast<std::size_t>(i)];
         const double largest = largest_at(i);
         const auto together = *std::max_element(t.begin(), t.end());
-        const auto to = [&](tensor_form f, double seconds) {
+        const auto to = [&](spmd::tensor_form f, double seconds) {
           if (!allowed(i, f)) return;
           auto next = s;
           next[static_cast<std::size_t>(i)].forms |= bit(f);
@@ -161,21 +163,21 @@ class exhaustive_search {
           add(next, times(t.size(), together + seconds));
         };
         const bool sum = (h.forms & 2u) != 0;
-        to(tensor_form::whole(),
+        to(spmd::tensor_form::whole(),
            sum ? costs.all_reduce.at(largest) : std::min(costs.padded_gather.at(largest), costs.broadcast_gather.at(largest)));
         for (std::size_t d = 0; d < n.shape.size(); ++d) {
-          const auto f = tensor_form::cut(static_cast<int>(d));
+          const auto f = spmd::tensor_form::cut(static_cast<int>(d));
           if ((h.forms & bit(f)) == 0) to(f, sum ? costs.reduce_scatter.at(largest) : costs.all_to_all.at(largest));
         }
       }
     }
   }
 
-  const spmd_problem& p_;
+  const spmd::problem& p_;
   std::vector<double> shares_;
   std::vector<std::vector<std::int64_t>> parts_;
   std::vector<char> needed_;
-  std::vector<std::vector<spmd_rule>> rules_;
+  std::vector<std::vector<spmd::rule>> rules_;
   std::map<state, std::vector<times>> layer_;
 };
 

@@ -177,18 +177,18 @@ inline std::vector<int> segments(const tensor_graph& g) {
 }
 
 /// The training of a model as a problem, in one segment or two.
-inline spmd_problem problem(int which, int gpus_each, bool in_two = false) {
+inline spmd::problem problem(int which, int gpus_each, bool in_two = false) {
   const auto c = machines(gpus_each);
   auto graph = model(which, 8 * gpus_each);
   if (in_two) graph = in_segments(graph, segments(graph)).first;
   auto goal = add_backward(graph, graph.size() - 1);
   std::vector<device_group> groups;
   for (int i = 0; i < 2; ++i) groups.push_back({.mesh = {i, c.subclusters[static_cast<std::size_t>(i)].nodes, gpus_each}});
-  return *make_spmd_problem(c, devices_of(c, groups), std::move(graph), std::move(goal), seconds_on);
+  return *spmd::make_problem(c, devices_of(c, groups), std::move(graph), std::move(goal), seconds_on);
 }
 
 /// Shares by the devices' speed.
-inline std::vector<double> by_speed(const spmd_problem& p) {
+inline std::vector<double> by_speed(const spmd::problem& p) {
   const double v100 = 3858755112937.0, p100 = 2149250936815.0, all = v100 * p.kinds[0].count + p100 * p.kinds[1].count;
   return {v100 / all, p100 / all};
 }

@@ -24,40 +24,41 @@ using namespace hetsched;
 
 /// Forms that somebody chose: of parameters (others are whole), and of some other tensors a form to bring them into.
 struct chosen_forms {
-  std::map<std::string, tensor_form> parameters{}, others{};
+  std::map<std::string, spmd::tensor_form> parameters{}, others{};
 };
 
 /// The program of chosen forms: what is not chosen follows from its inputs, as in GSPMD. Of the ways to compute a node from what
 /// is there, it takes one that devices share, and of these the one with the least collective afterwards.
-spmd_program program_of(const spmd_problem& p, const chosen_forms& chosen) {
-  spmd_program program;
-  std::vector<std::vector<tensor_form>> there(p.graph.nodes.size());
-  const auto has = [&](int node, tensor_form f) {
+spmd::program program_of(const spmd::problem& p, const chosen_forms& chosen) {
+  spmd::program program;
+  std::vector<std::vector<spmd::tensor_form>> there(p.graph.nodes.size());
+  const auto has = [&](int node, spmd::tensor_form f) {
     const auto& forms = there[static_cast<std::size_t>(node)];
-    const auto is = [&](tensor_form g) { return std::find(forms.begin(), forms.end(), g) != forms.end(); };
-    return is(f) || (f.is_cut() && is(tensor_form::whole()));
+    const auto is = [&](spmd::tensor_form g) { return std::find(forms.begin(), forms.end(), g) != forms.end(); };
+    return is(f) || (f.is_cut() && is(spmd::tensor_form::whole()));
   };
-  const auto bring = [&](int node, tensor_form from, tensor_form to) {
+  const auto bring = [&](int node, spmd::tensor_form from, spmd::tensor_form to) {
     if (from == to || from.is_whole()) return;
-    program.push_back({.node = node, .collective = true, .how = *detail::collective_between(from, to), .from = from, .to = to});
+    program.push_back(
+        {.node = node, .collective = true, .how = *spmd::detail::collective_between(from, to), .from = from, .to = to});
     there[static_cast<std::size_t>(node)].push_back(to);
   };
-  const auto needed = detail::needed_nodes(p);
+  const auto needed = spmd::detail::needed_nodes(p);
   for (int i = 0; i < p.graph.size(); ++i) {
     const auto& n = p.graph.at(i);
     if (!needed[static_cast<std::size_t>(i)]) continue;
     if (is_leaf(n)) {
       const auto own = chosen.parameters.find(n.name);
-      const auto form = is_placeholder(n)                ? tensor_form::cut(n.batch_dimension)
+      const auto form = is_placeholder(n)                ? spmd::tensor_form::cut(n.batch_dimension)
                         : own != chosen.parameters.end() ? own->second
-                                                         : tensor_form::whole();
+                                                         : spmd::tensor_form::whole();
       program.push_back({.node = i, .rule = {.result = form}});
       there[static_cast<std::size_t>(i)] = {form};
       continue;
     }
-    const spmd_rule* best = nullptr;
-    const auto rules = rules_of(n);
-    const auto rank = [](const spmd_rule& r) { return r.result.is_cut() ? 0 : r.shared ? 1 : r.result.is_partial() ? 2 : 3; };
+    const spmd::rule* best = nullptr;
+    const auto rules = spmd::rules_of(n);
+    const auto rank = [](const spmd::rule& r) { return r.result.is_cut() ? 0 : r.shared ? 1 : r.result.is_partial() ? 2 : 3; };
     for (const auto& rule : rules) {
       bool possible = true, cuts = false;  // one that only cuts what all have is for nobody
       for (std::size_t k = 0; k < n.inputs.size(); ++k) {
@@ -80,15 +81,15 @@ spmd_program program_of(const spmd_problem& p, const chosen_forms& chosen) {
 
 /// The fully connected layers of VGG19 cut by columns and rows, as in tensor parallelism, all else by samples (sec. 7.2).
 chosen_forms vgg_cut() {
-  const auto whole = tensor_form::whole(), samples = tensor_form::cut(0);
-  return {{{"fc1.w", tensor_form::cut(1)}, {"fc1.b", samples}, {"fc2.w", tensor_form::cut(0)}},
+  const auto whole = spmd::tensor_form::whole(), samples = spmd::tensor_form::cut(0);
+  return {{{"fc1.w", spmd::tensor_form::cut(1)}, {"fc1.b", samples}, {"fc2.w", spmd::tensor_form::cut(0)}},
           {{"flat", whole}, {"fc2.xw", samples}, {"d_fc2", whole}, {"d_flat", samples}}};
 }
 
 /// Experts on devices of their own and all-to-alls before and behind them, as in GShard and DeepSpeed (sec. 7.2).
 chosen_forms experts_cut(const tensor_graph& graph) {
   chosen_forms chosen;
-  const auto expert = tensor_form::cut(0), group = tensor_form::cut(1);
+  const auto expert = spmd::tensor_form::cut(0), group = spmd::tensor_form::cut(1);
   for (const auto& n : graph.nodes)
     if (is_parameter(n) && n.shape.size() == 3) chosen.parameters.emplace(n.name, expert);
   for (const auto& n : graph.nodes) {
@@ -121,18 +122,18 @@ TEST_CASE("HAP's settings: no more than data parallelism, and than the programs 
     if (hetsched::test::sanitizer_share > 1 && gpus_each > 1) continue;
     for (int which = 0; which < (hetsched::test::sanitizer_share > 1 ? 1 : 4); ++which) {
       const auto p = hap::problem(which, gpus_each);
-      const auto found = synthesize(p, {.work = 3e7});
-      const auto even = even_data_parallel(p);
+      const auto found = spmd::synthesize(p, {.work = 3e7});
+      const auto even = spmd::even_data_parallel(p);
       REQUIRE(found);
       REQUIRE(even);
-      const auto by_speed = seconds_of(stages_of(p, even->program), hap::by_speed(p));
+      const auto by_speed = spmd::seconds_of(spmd::stages_of(p, even->program), hap::by_speed(p));
       double described = by_speed;
       if (which == 0 || which == 3) {
         const auto program = program_of(p, which == 0 ? vgg_cut() : experts_cut(p.graph));
         int exchanges = 0;
-        for (const auto& step : program) exchanges += step.collective && step.how == spmd_collective::all_to_all;
+        for (const auto& step : program) exchanges += step.collective && step.how == spmd::collective::all_to_all;
         if (which == 3) CHECK(exchanges == 4 * 4);  // for each layer with experts
-        described = best_shares(stages_of(p, program), p.kinds, hap::by_speed(p)).seconds;
+        described = spmd::best_shares(spmd::stages_of(p, program), p.kinds, hap::by_speed(p)).seconds;
       }
       CAPTURE(hap::names()[static_cast<std::size_t>(which)]);
       CAPTURE(8 * gpus_each);
@@ -141,13 +142,13 @@ TEST_CASE("HAP's settings: no more than data parallelism, and than the programs 
         CHECK(found->bound <= other);
       }
       const auto two = hap::problem(which, gpus_each, true);
-      const auto apart = synthesize(two, {.work = 3e6});
+      const auto apart = spmd::synthesize(two, {.work = 3e6});
       REQUIRE(apart);
-      const auto whole_apart = round_shares(two, apart->program, apart->shares);
+      const auto whole_apart = spmd::round_shares(two, apart->program, apart->shares);
       MESSAGE("two segments: ", apart->seconds, " s, bound ", apart->bound, ", whole rows ", whole_apart.seconds,
               ", shares of a V100 ", apart->shares[0], " and ", apart->shares[2]);
-      const auto whole = round_shares(p, found->program, found->shares);
-      const double dp_bytes = memory_of(p, even->program, state_bytes_of(p.graph.format, true)).at(even->shares[0]);
+      const auto whole = spmd::round_shares(p, found->program, found->shares);
+      const double dp_bytes = spmd::memory_of(p, even->program, spmd::state_bytes_of(p.graph.format, true)).at(even->shares[0]);
       MESSAGE(hap::names()[static_cast<std::size_t>(which)], ", ", 8 * gpus_each, " GPUs: ", found->seconds, " s, bound ",
               found->bound, ", whole rows ", whole.seconds, "; DP-EV ", even->seconds / found->seconds, ", DP-CP ",
               by_speed / found->seconds, ", described ", described / found->seconds, "; share of a V100 ", found->shares[0],

@@ -311,12 +311,12 @@ inline std::vector<tensor> run_whole(const tensor_graph& graph, const std::map<i
 /// What each device has after a program: per node and form its tensor.
 class devices {
  public:
-  devices(const spmd_problem& problem, const std::vector<double>& shares)
-      : problem_(problem), shares_(shares), parts_(cut_parts(problem.graph)) {
+  devices(const spmd::problem& problem, const std::vector<double>& shares)
+      : problem_(problem), shares_(shares), parts_(spmd::cut_parts(problem.graph)) {
     has_.resize(static_cast<std::size_t>(problem.device_count()));
   }
 
-  void run(const spmd_program& program, const std::map<int, tensor>& leaves) {
+  void run(const spmd::program& program, const std::map<int, tensor>& leaves) {
     for (const auto& step : program) {
       const auto& n = problem_.graph.at(step.node);
       if (step.collective) {
@@ -341,8 +341,8 @@ class devices {
             shape[static_cast<std::size_t>(step.rule.result.dimension())] =
                 range(step.node, step.rule.result.dimension(), d).second;
           std::int64_t row = 0;
-          if (n.op == "embedding" && step.rule.inputs[1] == tensor_form::cut(0)) row = range(n.inputs[1], 0, d).first;
-          if (n.op == "embedding_grad" && step.rule.result == tensor_form::cut(0)) row = range(step.node, 0, d).first;
+          if (n.op == "embedding" && step.rule.inputs[1] == spmd::tensor_form::cut(0)) row = range(n.inputs[1], 0, d).first;
+          if (n.op == "embedding_grad" && step.rule.result == spmd::tensor_form::cut(0)) row = range(step.node, 0, d).first;
           put(d, step.node, step.rule.result, compute(n, refs, shape, row));
         }
       }
@@ -350,7 +350,7 @@ class devices {
   }
 
   /// What the devices have of a node together, from what they have in that form; throws if they lack it.
-  [[nodiscard]] tensor whole(int node, tensor_form form) const {
+  [[nodiscard]] tensor whole(int node, spmd::tensor_form form) const {
     tensor all(problem_.graph.at(node).shape);
     for (std::size_t d = 0; d < has_.size(); ++d) {
       const auto mine = get(d, node, form);
@@ -369,20 +369,20 @@ class devices {
     }
     return all;
   }
-  [[nodiscard]] bool has(int node, tensor_form form) const { return has_.front().count({node, form}) != 0; }
+  [[nodiscard]] bool has(int node, spmd::tensor_form form) const { return has_.front().count({node, form}) != 0; }
 
  private:
   // First index and size of a device's part.
   [[nodiscard]] std::pair<std::int64_t, std::int64_t> range(int node, int dimension, std::size_t device) const {
     const auto parts = parts_[static_cast<std::size_t>(node)][static_cast<std::size_t>(dimension)];
     const auto own = shares_.begin() + static_cast<std::ptrdiff_t>(problem_.first_share(node));
-    const auto whole = whole_parts(parts, problem_.kinds, {own, own + static_cast<std::ptrdiff_t>(problem_.kinds.size())});
+    const auto whole = spmd::whole_parts(parts, problem_.kinds, {own, own + static_cast<std::ptrdiff_t>(problem_.kinds.size())});
     const auto size = problem_.graph.at(node).shape[static_cast<std::size_t>(dimension)] / parts;
     std::int64_t first = 0;
     for (std::size_t d = 0; d < device; ++d) first += whole[d];
     return {first * size, whole[device] * size};
   }
-  [[nodiscard]] tensor part_of(const tensor& all, int node, tensor_form form, std::size_t device) const {
+  [[nodiscard]] tensor part_of(const tensor& all, int node, spmd::tensor_form form, std::size_t device) const {
     if (!form.is_cut()) return all;
     const auto [first, size] = range(node, form.dimension(), device);
     auto shape = all.shape;
@@ -395,21 +395,22 @@ class devices {
     });
     return part;
   }
-  void put(std::size_t device, int node, tensor_form form, tensor value) {
+  void put(std::size_t device, int node, spmd::tensor_form form, tensor value) {
     has_[device].insert_or_assign({node, form}, std::move(value));
   }
-  [[nodiscard]] tensor get(std::size_t device, int node, tensor_form form) const {
+  [[nodiscard]] tensor get(std::size_t device, int node, spmd::tensor_form form) const {
     const auto& mine = has_[device];
     if (const auto found = mine.find({node, form}); found != mine.end()) return found->second;
-    const auto all = form.is_cut() ? mine.find({node, tensor_form::whole()}) : mine.end();
-    if (all == mine.end()) throw std::logic_error("a device lacks node " + problem_.graph.at(node).name + " as " + text_of(form));
+    const auto all = form.is_cut() ? mine.find({node, spmd::tensor_form::whole()}) : mine.end();
+    if (all == mine.end())
+      throw std::logic_error("a device lacks node " + problem_.graph.at(node).name + " as " + spmd::text_of(form));
     return part_of(all->second, node, form, device);
   }
 
-  const spmd_problem& problem_;
+  const spmd::problem& problem_;
   std::vector<double> shares_;
   std::vector<std::vector<std::int64_t>> parts_;
-  std::vector<std::map<std::pair<int, tensor_form>, tensor>> has_;
+  std::vector<std::map<std::pair<int, spmd::tensor_form>, tensor>> has_;
 };
 
 }  // namespace spmd_test

@@ -20,7 +20,7 @@ using namespace hetsched;
 
 struct instance {
   std::vector<int> domains;
-  std::vector<min_sum_factor> factors;
+  std::vector<spmd::min_sum_factor> factors;
   std::vector<std::vector<double>> tables;
 
   [[nodiscard]] double sum(const std::vector<int>& values) const {
@@ -80,13 +80,13 @@ TEST_CASE("min_sum finds the least sum, and its bound is below when tables are t
     CAPTURE(number);
     const auto i = random_instance(random);
     const double least = i.least();
-    const min_sum search(i.domains, i.factors);
+    const spmd::min_sum search(i.domains, i.factors);
     CHECK(search.exact());
     const auto found = search.solve(i.tables);
     CHECK(found.bound == least);
     CHECK(found.value == least);
     CHECK(i.sum(found.values) == least);
-    const min_sum narrow(i.domains, i.factors, 8);
+    const spmd::min_sum narrow(i.domains, i.factors, 8);
     const auto some = narrow.solve(i.tables);
     CHECK(some.bound <= least);
     CHECK(some.value == i.sum(some.values));
@@ -101,9 +101,9 @@ TEST_CASE("min_sum does equal eliminations once") {
   // Blocks of two variables that hang on one.
   const std::vector<std::vector<double>> tables{{3, 1, 4, 1}, {5, 9, 2, 6}};
   const auto star = [](int blocks) {
-    std::vector<min_sum_factor> factors;
+    std::vector<spmd::min_sum_factor> factors;
     for (int b = 0; b < blocks; ++b) factors.insert(factors.end(), {{{0, 2 * b + 1}, 0}, {{2 * b + 1, 2 * b + 2}, 1}});
-    return min_sum(std::vector<int>(static_cast<std::size_t>(2 * blocks + 1), 2), factors);
+    return spmd::min_sum(std::vector<int>(static_cast<std::size_t>(2 * blocks + 1), 2), factors);
   };
   CHECK(star(100).work() == star(2).work());
   // With 1 in the middle: 1 and then 2.

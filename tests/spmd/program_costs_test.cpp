@@ -39,8 +39,8 @@ namespace {
 struct perceptrons {
   std::int64_t rows = 512, width = 256, inner = 1024;
 
-  [[nodiscard]] program_graph operator()(layer_range layers, int samples) const {
-    program_graph made{.graph = {.format = number_format::fp32}, .first = layers.first == 0};
+  [[nodiscard]] spmd::program_graph operator()(layer_range layers, int samples) const {
+    spmd::program_graph made{.graph = {.format = number_format::fp32}, .first = layers.first == 0};
     auto& g = made.graph;
     int x = made.input = add_placeholder(g, "x", {samples * rows, width});
     for (int l = layers.first; l < layers.last; ++l) {
@@ -55,7 +55,7 @@ struct perceptrons {
   }
 };
 
-using graph_maker = std::function<program_graph(layer_range)>;
+using graph_maker = std::function<spmd::program_graph(layer_range)>;
 
 /// A fast and a slow device on one node, by link.
 cluster two_kinds(double bandwidth) {
@@ -98,7 +98,7 @@ class tile_base {
   int size_;
 };
 
-using costs_type = program_costs;
+using costs_type = spmd::program_costs;
 
 costs_type costs_of(const cluster& c, int layers, const perceptrons& of, int size = 1) {
   return {c, tile_base(c, layers, of, size), [=](layer_range r) { return of(r, size); }, {.slices = 16, .search = {.work = 1}}};
@@ -130,13 +130,13 @@ TEST_CASE("a stage's program: seconds and bytes are those of the synthesised one
     REQUIRE(p.problem->kinds.size() == 2);
     CHECK(p.shares[0] == slices[0] / 16.0);
     CHECK(p.shares[1] == slices[1] / 16.0);
-    const double rounded_s = round_shares(*p.problem, p.program, p.shares).seconds;
+    const double rounded_s = spmd::round_shares(*p.problem, p.program, p.shares).seconds;
     CHECK(found.slowest.total_s() == doctest::Approx(rounded_s).epsilon(1e-12));
     CHECK(found.slowest.forward_s > 0.2 * rounded_s);
     CHECK(found.slowest.forward_s < 0.5 * rounded_s);
     // No program, with any shares, is below the bound.
-    CHECK(found.slowest.total_s() >= synthesize(*p.problem)->bound * (1 - 1e-9));
-    const auto peaks = peak_bytes(*p.problem, p.program, p.shares, state_bytes_of(number_format::fp32, true));
+    CHECK(found.slowest.total_s() >= spmd::synthesize(*p.problem)->bound * (1 - 1e-9));
+    const auto peaks = spmd::peak_bytes(*p.problem, p.program, p.shares, spmd::state_bytes_of(number_format::fp32, true));
     for (std::size_t k = 0; k < 2; ++k) {
       const auto& held = found.parts[k];
       // A microbatch holds no more than the peak without parameters, and with all gradients no less than the peak.
@@ -224,7 +224,7 @@ TEST_CASE(
         if (!is_mixed(s.devices)) continue;
         ++mixed;
         const auto p = costs.program(s.layers, parts_of(s, 1, costs.slices()));
-        CHECK(s.cost.total_s() == doctest::Approx(round_shares(*p.problem, p.program, p.shares).seconds).epsilon(1e-9));
+        CHECK(s.cost.total_s() == doctest::Approx(spmd::round_shares(*p.problem, p.program, p.shares).seconds).epsilon(1e-9));
       }
     }
   CHECK(mixed >= 2);

@@ -172,8 +172,8 @@ inline tensor_graph segmented(random_source& random, const tensor_graph& graph) 
 }
 
 /// Costs that have nothing to do with sizes, so that every kind of program is the best one now and then.
-inline spmd_problem random_problem(random_source& random, tensor_graph graph, tensor_goal goal, int most_devices) {
-  spmd_problem p{.graph = std::move(graph), .goal = std::move(goal)};
+inline spmd::problem random_problem(random_source& random, tensor_graph graph, tensor_goal goal, int most_devices) {
+  spmd::problem p{.graph = std::move(graph), .goal = std::move(goal)};
   const int kinds = random.integer(1, 2);
   int left = most_devices;
   for (int k = 0; k < kinds; ++k) {

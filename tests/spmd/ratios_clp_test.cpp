@@ -21,7 +21,7 @@ using namespace hetsched;
 
 constexpr double unbounded = std::numeric_limits<double>::max();
 
-double solved_by_clp(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds, int segments) {
+double solved_by_clp(const std::vector<spmd::stage>& stages, const std::vector<spmd::device_kind>& kinds, int segments) {
   std::vector<std::size_t> kind_of;
   for (std::size_t k = 0; k < kinds.size(); ++k) kind_of.insert(kind_of.end(), static_cast<std::size_t>(kinds[k].count), k);
   // Columns: the devices' shares of each segment; of each stage its largest share, and the time of its slowest device.
@@ -88,12 +88,12 @@ double solved_by_clp(const std::vector<spmd_stage>& stages, const std::vector<de
 TEST_CASE("shares are those of the linear program") {
   for (int instance = 0; instance < 10'000; ++instance) {
     random_source random(static_cast<std::uint64_t>(instance));
-    std::vector<device_kind> kinds;
+    std::vector<spmd::device_kind> kinds;
     for (int k = random.integer(1, 3); k > 0; --k) kinds.push_back({"", random.integer(1, 2)});
-    std::vector<spmd_stage> stages;
+    std::vector<spmd::stage> stages;
     const int segments = instance % 3 == 0 ? random.integer(2, 3) : 1;
     for (int s = random.integer(1, 4); s > 0; --s) {
-      spmd_stage stage{.collective = {random.uniform(0, 0.1), random.integer(0, 1) * random.uniform(0, 3)}};
+      spmd::stage stage{.collective = {random.uniform(0, 0.1), random.integer(0, 1) * random.uniform(0, 3)}};
       if (segments > 1) stage.segment = random.integer(0, segments - 1);
       stage.other = segments > 1 ? random.integer(0, segments - 1) : 0;
       for (std::size_t k = 0; k < kinds.size() * static_cast<std::size_t>(segments); ++k)
@@ -106,7 +106,7 @@ TEST_CASE("shares are those of the linear program") {
     for (const auto& k : kinds) devices += k.count;
     const double optimum = solved_by_clp(stages, kinds, segments);
     const auto best =
-        best_shares(stages, kinds, std::vector<double>(kinds.size() * static_cast<std::size_t>(segments), 1.0 / devices));
+        spmd::best_shares(stages, kinds, std::vector<double>(kinds.size() * static_cast<std::size_t>(segments), 1.0 / devices));
     CHECK(std::abs(best.seconds - optimum) <= 1e-9 * (1 + optimum));
     CHECK(best.bound <= best.seconds);
     CHECK(best.bound >= optimum * (1 - 1e-9) - 1e-9);

@@ -25,14 +25,14 @@ namespace {
 using namespace hetsched;
 using namespace spmd_test;
 
-std::string text_of(const spmd_problem& p, const spmd_program& program) {
+std::string lines_of(const spmd::problem& p, const spmd::program& program) {
   std::string text;
-  for (const auto& step : program) text += hetsched::text_of(p.graph, step) + "\n";
+  for (const auto& step : program) text += spmd::text_of(p.graph, step) + "\n";
   return text;
 }
 
-double seconds_with(const spmd_problem& p, const spmd_program& program, const std::vector<double>& shares) {
-  return seconds_of(stages_of(p, program), shares, p.segments());
+double seconds_with(const spmd::problem& p, const spmd::program& program, const std::vector<double>& shares) {
+  return spmd::seconds_of(spmd::stages_of(p, program), shares, p.segments());
 }
 
 }  // namespace
@@ -50,11 +50,11 @@ TEST_CASE("segments: programs are the cheapest of all at their shares, and no bo
     auto p = random_problem(random, std::move(graph), goal, 3);
     for (auto& c : p.collect) c.all_to_all.slope_s *= random.uniform(0, 1);
     CAPTURE(instance);
-    const auto found = synthesize(p, {.work = 2e5});
+    const auto found = spmd::synthesize(p, {.work = 2e5});
     REQUIRE(found);
-    CAPTURE(text_of(p, found->program));
+    CAPTURE(lines_of(p, found->program));
     CHECK(found->seconds == doctest::Approx(seconds_with(p, found->program, found->shares)));
-    for (const auto& step : found->program) exchanged += is_exchange(p, step);
+    for (const auto& step : found->program) exchanged += spmd::is_exchange(p, step);
     exhaustive_search all(p, found->shares);
     const auto least = all.best(30'000);
     if (!least) continue;
@@ -99,10 +99,10 @@ TEST_CASE("segments: programs compute what one device does, each segment on unev
     for (auto& c : p.collect) c.all_to_all = {0, 0.1 * c.all_to_all.slope_s};
     const auto leaves = random_leaves(random, p.graph);
     const auto expected = run_whole(p.graph, leaves);
-    const auto found = synthesize(p, {.work = 1e4});
+    const auto found = spmd::synthesize(p, {.work = 1e4});
     REQUIRE(found);
-    CAPTURE(text_of(p, found->program));
-    for (const auto& step : found->program) exchanged += is_exchange(p, step);
+    CAPTURE(lines_of(p, found->program));
+    for (const auto& step : found->program) exchanged += spmd::is_exchange(p, step);
     std::vector<double> shares;
     for (int s = 0; s < p.segments(); ++s) {
       double sum = 0;
@@ -111,7 +111,7 @@ TEST_CASE("segments: programs compute what one device does, each segment on unev
     }
     devices run(p, shares);
     REQUIRE_NOTHROW(run.run(found->program, leaves));
-    const auto check = [&](int node, tensor_form form) {
+    const auto check = [&](int node, spmd::tensor_form form) {
       const auto& right = expected[static_cast<std::size_t>(node)].data;
       const auto got = run.whole(node, form).data;
       double scale = 1, most = 0;
@@ -121,7 +121,7 @@ TEST_CASE("segments: programs compute what one device does, each segment on unev
       }
       CHECK(most <= 1e-8 * scale);
     };
-    check(goal.loss, run.has(goal.loss, tensor_form::whole()) ? tensor_form::whole() : tensor_form::partial());
+    check(goal.loss, run.has(goal.loss, spmd::tensor_form::whole()) ? spmd::tensor_form::whole() : spmd::tensor_form::partial());
     for (const auto& [parameter, gradient] : goal.gradients)
       for (const auto& step : found->program)
         if (step.node == parameter) check(gradient, step.rule.result);
@@ -137,7 +137,7 @@ TEST_CASE("segments: two halves that want other shares get them where the exchan
   const int z = add_matmul(g, "z", y, add_parameter(g, "v", {10, 10}));
   const int loss = add_sum(g, "loss", z);
   const auto problem_of = [](tensor_graph graph, double exchange) {
-    spmd_problem p{.graph = std::move(graph), .goal = {}, .kinds = {{"first", 1}, {"second", 1}}};
+    spmd::problem p{.graph = std::move(graph), .goal = {}, .kinds = {{"first", 1}, {"second", 1}}};
     p.goal.loss = p.graph.size() - 1;
     for (const auto& n : p.graph.nodes) {
       p.compute.push_back({0, n.name == "y" ? 1.0 : n.name == "z" ? 3.0 : 0.0});
@@ -146,13 +146,13 @@ TEST_CASE("segments: two halves that want other shares get them where the exchan
     }
     return p;
   };
-  const synthesis_options short_proof{.work = 2e4};
-  const auto one = synthesize(problem_of(g, 0.1));
+  const spmd::synthesis_options short_proof{.work = 2e4};
+  const auto one = spmd::synthesize(problem_of(g, 0.1));
   auto [cut, now] = in_segments(g, {0, 0, 0, 1, 1, 1});
   REQUIRE(cut.size() == g.size() + 1);
   CHECK(cut.at(now[static_cast<std::size_t>(z)]).segment == 1);
   CHECK(cut.at(now[static_cast<std::size_t>(loss)]).inputs[0] == now[static_cast<std::size_t>(z)]);
-  const auto two = synthesize(problem_of(cut, 0.1), short_proof);
+  const auto two = spmd::synthesize(problem_of(cut, 0.1), short_proof);
   REQUIRE(one);
   REQUIRE(two);
   CHECK(one->seconds == doctest::Approx(2));  // half of both, with one stage 1/2 + 3/2
@@ -161,7 +161,7 @@ TEST_CASE("segments: two halves that want other shares get them where the exchan
   CHECK(two->shares[2] == doctest::Approx(0.25));
   CHECK(two->bound <= two->seconds);
   // A dear exchange is not worth it: fewer differences, and no more than that.
-  CHECK(synthesize(problem_of(cut, 10), short_proof)->seconds > two->seconds);
+  CHECK(spmd::synthesize(problem_of(cut, 10), short_proof)->seconds > two->seconds);
 }
 
 TEST_CASE("segments: parts of even work with few bytes between them") {
@@ -190,16 +190,16 @@ TEST_CASE("segments: a device holds its share of each segment's tensors") {
   const int x = add_placeholder(g, "x", {100, 10});
   const int y = add_elementwise(g, "y", "tanh", {x});
   add_sum(g, "loss", add_elementwise(g, "z", "tanh", {y}));
-  auto p = spmd_problem{.graph = in_segments(g, {0, 0, 1, 1}).first, .goal = {}, .kinds = {{"a", 1}, {"b", 1}}};
+  auto p = spmd::problem{.graph = in_segments(g, {0, 0, 1, 1}).first, .goal = {}, .kinds = {{"a", 1}, {"b", 1}}};
   p.goal.loss = p.graph.size() - 1;
   for (std::size_t i = 0; i < p.graph.nodes.size(); ++i) {
     p.compute.insert(p.compute.end(), 2, {0, 1});
     p.collect.push_back({{9, 0}, {0, 9}, {0, 9}, {9, 0}, {0, 0.01}});
   }
-  const auto found = synthesize(p);
+  const auto found = spmd::synthesize(p);
   REQUIRE(found);
   // y and its exchanged copy are the most: 2 bytes for each of 1000 elements.
-  const auto bytes = peak_bytes(p, found->program, {0.8, 0.2, 0.3, 0.7}, 2);
+  const auto bytes = spmd::peak_bytes(p, found->program, {0.8, 0.2, 0.3, 0.7}, 2);
   CHECK(bytes[0] == doctest::Approx(2000 * (0.8 + 0.8)));
   CHECK(bytes[1] == doctest::Approx(2000 * (0.7 + 0.7)));
 }

@@ -22,9 +22,9 @@ namespace {
 using namespace hetsched;
 using namespace spmd_test;
 
-std::string text_of(const spmd_problem& p, const spmd_program& program) {
+std::string lines_of(const spmd::problem& p, const spmd::program& program) {
   std::string text;
-  for (const auto& step : program) text += hetsched::text_of(p.graph, step) + "\n";
+  for (const auto& step : program) text += spmd::text_of(p.graph, step) + "\n";
   return text;
 }
 
@@ -45,14 +45,14 @@ TEST_CASE("programs are the cheapest of all, and no bound is above") {
       goal = {.loss = -1, .gradients = {}, .whole = {graph.size() - 2}};
     const auto p = random_problem(random, std::move(graph), goal, 3);
     CAPTURE(instance);
-    const auto found = synthesize(p, {.work = 1e6});
+    const auto found = spmd::synthesize(p, {.work = 1e6});
     REQUIRE(found);
-    CAPTURE(text_of(p, found->program));
-    CHECK(found->seconds == doctest::Approx(seconds_of(stages_of(p, found->program), found->shares)));
+    CAPTURE(lines_of(p, found->program));
+    CHECK(found->seconds == doctest::Approx(spmd::seconds_of(spmd::stages_of(p, found->program), found->shares)));
     exhaustive_search all(p, found->shares);
     const auto least = all.best(30'000);
     if (all.visited >= 3'000) {
-      looked_at += detail::program_space(p, detail::form_pairs::all, std::size_t{1} << 20).work();
+      looked_at += spmd::detail::program_space(p, spmd::detail::form_pairs::all, std::size_t{1} << 20).work();
       visited += static_cast<double>(all.visited);
     }
     if (!least) continue;
@@ -76,9 +76,9 @@ TEST_CASE("whole parts cost little where there are many") {
     random_source random(static_cast<std::uint64_t>(instance));
     const auto graph = random_graph(random, random.integer(2, 8), {400, 440, 512});
     const auto p = random_problem(random, graph, {.loss = graph.size() - 1, .gradients = {}}, 4);
-    const auto found = synthesize(p, {.work = 1e4});
+    const auto found = spmd::synthesize(p, {.work = 1e4});
     REQUIRE(found);
-    const auto whole = round_shares(p, found->program, found->shares);
+    const auto whole = spmd::round_shares(p, found->program, found->shares);
     std::int64_t fewest = 1 << 30;
     for (const auto& [of, parts] : whole.parts) {
       const auto number = of.second;
@@ -104,7 +104,7 @@ TEST_CASE("factors are gathered instead of gradients where they are smaller") {
   const int y = add_matmul(g, "y", x, w), a = add_elementwise(g, "a", "square", {y});
   const int loss = add_sum(g, "loss", a);
   const auto goal = add_backward(g, loss);
-  spmd_problem p{.graph = g, .goal = goal, .kinds = {{"device", 4}}};
+  spmd::problem p{.graph = g, .goal = goal, .kinds = {{"device", 4}}};
   for (int i = 0; i < g.size(); ++i) {
     const double elements = static_cast<double>(elements_of(g.at(i).shape));
     p.compute.push_back({0, g.at(i).op == "matmul" ? 1.0 : 0.0});
@@ -115,8 +115,8 @@ TEST_CASE("factors are gathered instead of gradients where they are smaller") {
                          .broadcast_gather = {bytes, 0},
                          .all_to_all = {0, bytes}});
   }
-  const auto found = synthesize(p);
-  const auto even = even_data_parallel(p);
+  const auto found = spmd::synthesize(p);
+  const auto even = spmd::even_data_parallel(p);
   REQUIRE(found);
   REQUIRE(even);
   CHECK(found->seconds < even->seconds / 2);
@@ -133,7 +133,7 @@ TEST_CASE("progress is told, and stops the proof") {
     ++told;
     return false;
   };
-  const auto found = synthesize(p, {.gap = -1, .progress = stop});
+  const auto found = spmd::synthesize(p, {.gap = -1, .progress = stop});
   REQUIRE(found);
   CHECK(told == 1);
   CHECK(found->bound <= found->seconds);

@@ -14,7 +14,7 @@
 #include <hetsched/model/tensor_graph.hpp>
 #include <hetsched/spmd/problem.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 /// How the devices of a stage reach each other: as many on each node where nodes are alike, else each by itself over the slowest
 /// link between any two.
@@ -31,19 +31,19 @@ using operator_seconds = function_ref<double(const tile_device&, const operator_
 /// kind. Returns: none if no link joins two of the devices. Throws: as slowest_group, and as validate of the
 /// problem: for a timer that tells no times, too.
 /// Complexity: O(devices^2 + kinds * different operators).
-[[nodiscard]] std::optional<spmd_problem> make_spmd_problem(const cluster& c, std::span<const device_id> devices,
-                                                            tensor_graph graph, tensor_goal goal, operator_seconds timer = {});
+[[nodiscard]] std::optional<spmd::problem> make_problem(const cluster& c, std::span<const device_id> devices, tensor_graph graph,
+                                                        tensor_goal goal, operator_seconds timer = {});
 
 /// The same for a function by its name, or a temporary.
 template <class Timer>
 requires(std::is_invocable_r_v<double, const Timer&, const tile_device&, const operator_shape&>)
-    [[nodiscard]] std::optional<spmd_problem> make_spmd_problem(const cluster& c, std::span<const device_id> devices,
-                                                                tensor_graph graph, tensor_goal goal, const Timer& timer) {
+    [[nodiscard]] std::optional<spmd::problem> make_problem(const cluster& c, std::span<const device_id> devices,
+                                                            tensor_graph graph, tensor_goal goal, const Timer& timer) {
   const auto seconds = [&](const tile_device& device, const operator_shape& op) -> double { return timer(device, op); };
-  return make_spmd_problem(c, devices, std::move(graph), std::move(goal), operator_seconds(seconds));
+  return make_problem(c, devices, std::move(graph), std::move(goal), operator_seconds(seconds));
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
 #ifndef HETSCHED_COMPILED
 #include <hetsched/spmd/costs.ipp>

@@ -16,16 +16,16 @@
 #include <hetsched/cost/network/link_efficiency.hpp>
 #include <hetsched/spmd/costs.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 HETSCHED_INLINE std::optional<rank_group<>> slowest_group(const cluster& c, std::span<const device_id> devices) {
   validate(c);
   if (devices.empty()) throw input_error("a stage needs devices");
   for (const auto& d : devices) {
-    detail::expect_count(d.subcluster, "subcluster of a device", 0, static_cast<int>(c.subclusters.size()) - 1);
+    hetsched::detail::expect_count(d.subcluster, "subcluster of a device", 0, static_cast<int>(c.subclusters.size()) - 1);
     const auto& s = at(c.subclusters, d.subcluster);
-    detail::expect_count(d.node, "node of a device", 0, s.nodes - 1);
-    detail::expect_count(d.slot, "slot of a device", 0, s.devices_per_node - 1);
+    hetsched::detail::expect_count(d.node, "node of a device", 0, s.nodes - 1);
+    hetsched::detail::expect_count(d.slot, "slot of a device", 0, s.devices_per_node - 1);
   }
   std::map<std::pair<int, int>, int> on_node;
   for (const auto& d : devices) ++on_node[{d.subcluster, d.node}];
@@ -89,8 +89,8 @@ namespace detail {
 
 }  // namespace detail
 
-HETSCHED_INLINE std::optional<spmd_problem> make_spmd_problem(const cluster& c, std::span<const device_id> devices,
-                                                              tensor_graph graph, tensor_goal goal, operator_seconds timer) {
+HETSCHED_INLINE std::optional<spmd::problem> make_problem(const cluster& c, std::span<const device_id> devices,
+                                                          tensor_graph graph, tensor_goal goal, operator_seconds timer) {
   const auto group = slowest_group(c, devices);
   validate(graph);
   if (!group) return std::nullopt;
@@ -99,7 +99,7 @@ HETSCHED_INLINE std::optional<spmd_problem> make_spmd_problem(const cluster& c, 
   };
   if (!timer) timer = operator_seconds(by_datasheet);
   const int n = group->ranks();
-  spmd_problem problem{.graph = std::move(graph), .goal = std::move(goal)};
+  spmd::problem problem{.graph = std::move(graph), .goal = std::move(goal)};
   std::vector<tile_device> hardware;
   for (const auto& d : devices) {
     const auto& device = at(c.subclusters, d.subcluster).device;
@@ -131,4 +131,4 @@ HETSCHED_INLINE std::optional<spmd_problem> make_spmd_problem(const cluster& c, 
   return problem;
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd

@@ -7,7 +7,7 @@
 #include <hetsched/model/tensor_graph.hpp>
 #include <hetsched/spmd/synthesize.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 /// Bytes that a device holds while it runs a program, by its share of cut tensors: at each step a line, and the highest counts.
 struct program_memory {
@@ -32,18 +32,18 @@ struct program_memory {
 /// holds. A tensor that is whole on both sides of a border counts twice.
 /// Throws: as validate, of both; input_error unless parameter_bytes is 0 to 1e9, and there is a factor for each segment, or none,
 /// that is finite and not negative.
-[[nodiscard]] program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes,
+[[nodiscard]] program_memory memory_of(const spmd::problem& p, const spmd::program& steps, double parameter_bytes,
                                        const std::vector<double>& scale = {});
 
 /// Bytes at the peak of a device of each kind, by the shares of all segments.
 /// Throws: as memory_of; input_error unless the shares of a segment times counts add up to 1. Complexity: O(instructions * inputs
 /// * kinds).
-[[nodiscard]] std::vector<double> peak_bytes(const spmd_problem& p, const spmd_program& program,
+[[nodiscard]] std::vector<double> peak_bytes(const spmd::problem& p, const spmd::program& steps,
                                              const std::vector<double>& shares, double parameter_bytes);
 
 /// A program within the memory of devices, or what is short.
-struct spmd_fit {
-  std::optional<spmd_solution> solution{};  ///< none: no program that was found fits
+struct fit {
+  std::optional<spmd::solution> solution{};  ///< none: no program that was found fits
   /// At the peak of a device of each kind; without a solution of the program that comes nearest, with shares by memory.
   std::vector<double> bytes{};
   double bound = 0;        ///< no program, with any shares and whatever it holds, takes less
@@ -52,7 +52,7 @@ struct spmd_fit {
 
 /// Bytes that the devices hold together whatever the program: parameters with their state, and gradients, each at least once.
 /// Throws: as validate of the problem; input_error unless parameter_bytes is 0 to 1e9. Complexity: O(nodes).
-[[nodiscard]] double least_bytes(const spmd_problem& p, double parameter_bytes);
+[[nodiscard]] double least_bytes(const spmd::problem& p, double parameter_bytes);
 
 /// synthesize within the memory of a device of each kind, in bytes. Where its program does not fit, holding tensors has a price,
 /// and that is raised until a program fits, and then lowered as far as one does: of the programs that fit, the fastest. Shares
@@ -61,21 +61,21 @@ struct spmd_fit {
 /// Returns: as synthesize, whose bound holds here, too; without a solution where none of the programs fits.
 /// Throws: as synthesize; input_error unless there is a capacity for each kind, not negative, or infinite, and parameter_bytes is
 /// 0 to 1e9. Complexity: that of synthesize, and of some 60 programs more where its own does not fit.
-[[nodiscard]] spmd_fit synthesize_within(const spmd_problem& problem, const std::vector<double>& capacity, double parameter_bytes,
-                                         const synthesis_options& options = {});
+[[nodiscard]] spmd::fit synthesize_within(const spmd::problem& problem, const std::vector<double>& capacity,
+                                          double parameter_bytes, const synthesis_options& options = {});
 
 namespace detail::unchecked {
 
 // The same for what is valid.
-[[nodiscard]] program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes,
+[[nodiscard]] program_memory memory_of(const spmd::problem& p, const spmd::program& steps, double parameter_bytes,
                                        const std::vector<double>& scale = {});
-[[nodiscard]] std::vector<double> peak_bytes(const spmd_problem& p, const spmd_program& program,
+[[nodiscard]] std::vector<double> peak_bytes(const spmd::problem& p, const spmd::program& steps,
                                              const std::vector<double>& shares, double parameter_bytes);
-[[nodiscard]] double least_bytes(const spmd_problem& p, double parameter_bytes);
+[[nodiscard]] double least_bytes(const spmd::problem& p, double parameter_bytes);
 
 }  // namespace detail::unchecked
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
 #ifndef HETSCHED_COMPILED
 #include <hetsched/spmd/memory.ipp>

@@ -16,22 +16,23 @@
 #include <hetsched/spmd/memory.hpp>
 #include <hetsched/spmd/ratios.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 namespace detail {
 
 inline void expect_parameter_bytes(double bytes) {
-  if (!(bytes >= 0 && bytes <= 1e9)) refuse_value("parameter_bytes", number_text(bytes), "0 to 1e9");
+  if (!(bytes >= 0 && bytes <= 1e9))
+    hetsched::detail::refuse_value("parameter_bytes", hetsched::detail::number_text(bytes), "0 to 1e9");
 }
 
 inline void expect_number(double value, std::string_view what) {
-  if (std::isnan(value)) refuse_value(what, number_text(value), "a number");
+  if (std::isnan(value)) hetsched::detail::refuse_value(what, hetsched::detail::number_text(value), "a number");
 }
 
 }  // namespace detail
 
 HETSCHED_INLINE double program_memory::at(double share) const {
-  detail::expect_natural(share, "share");
+  hetsched::detail::expect_natural(share, "share");
   double most = 0;
   for (const auto& s : steps) most = std::max(most, s.at(share));
   return state.at(share) + most;
@@ -48,34 +49,35 @@ HETSCHED_INLINE double program_memory::largest_share(double bytes) const {
   return most;
 }
 
-HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes,
+HETSCHED_INLINE program_memory memory_of(const spmd::problem& p, const spmd::program& steps, double parameter_bytes,
                                          const std::vector<double>& scale) {
-  validate(p, program);
+  validate(p, steps);
   detail::expect_parameter_bytes(parameter_bytes);
-  if (!scale.empty()) detail::expect_size(scale.size(), as_size(p.segments()), "scale", "one for each segment, or none");
-  detail::expect_naturals(scale, "scale");
-  return detail::unchecked::memory_of(p, program, parameter_bytes, scale);
+  if (!scale.empty())
+    hetsched::detail::expect_size(scale.size(), as_size(p.segments()), "scale", "one for each segment, or none");
+  hetsched::detail::expect_naturals(scale, "scale");
+  return detail::unchecked::memory_of(p, steps, parameter_bytes, scale);
 }
 
-HETSCHED_INLINE std::vector<double> peak_bytes(const spmd_problem& p, const spmd_program& program,
+HETSCHED_INLINE std::vector<double> peak_bytes(const spmd::problem& p, const spmd::program& steps,
                                                const std::vector<double>& shares, double parameter_bytes) {
-  validate(p, program);
+  validate(p, steps);
   detail::expect_parameter_bytes(parameter_bytes);
   detail::expect_shares(shares, p.kinds, as_size(p.segments()), "shares");
-  return detail::unchecked::peak_bytes(p, program, shares, parameter_bytes);
+  return detail::unchecked::peak_bytes(p, steps, shares, parameter_bytes);
 }
 
-HETSCHED_INLINE double least_bytes(const spmd_problem& p, double parameter_bytes) {
+HETSCHED_INLINE double least_bytes(const spmd::problem& p, double parameter_bytes) {
   validate(p);
   detail::expect_parameter_bytes(parameter_bytes);
   return detail::unchecked::least_bytes(p, parameter_bytes);
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
-namespace hetsched::detail::unchecked {
+namespace hetsched::spmd::detail::unchecked {
 
-HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_program& program, double parameter_bytes,
+HETSCHED_INLINE program_memory memory_of(const spmd::problem& p, const spmd::program& steps, double parameter_bytes,
                                          const std::vector<double>& scale) {
   struct instance {
     tensor_form form = tensor_form::whole();
@@ -91,8 +93,8 @@ HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_progr
     if (found != all.end()) found->last = step;
   };
   program_memory memory;
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    const auto& step = program[i];
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto& step = steps[i];
     const auto& n = p.graph.at(step.node);
     if (step.collective) read(step.node, step.from, i);
     for (std::size_t k = 0; k < n.inputs.size() && !step.collective; ++k) read(n.inputs[k], step.rule.inputs[k], i);
@@ -109,18 +111,18 @@ HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_progr
     memory.state.slope_s += more.slope_s;
   }
   const auto keep = [&](int node) {
-    for (auto& t : at(of, node)) t.last = program.size();
+    for (auto& t : at(of, node)) t.last = steps.size();
   };
   if (p.goal.loss >= 0) keep(p.goal.loss);
   for (const int node : p.goal.whole) keep(node);
   for (const auto& [parameter, gradient] : p.goal.gradients)
     if (const auto& all = at(of, gradient); !all.empty()) {
       // Of a gradient the last form that it is brought into; both where its parameter is read in both.
-      at(of, gradient).back().last = program.size();
+      at(of, gradient).back().last = steps.size();
     }
-  std::vector<std::vector<share_cost>> made(program.size() + 1), gone(program.size() + 2);
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    const auto& step = program[i];
+  std::vector<std::vector<share_cost>> made(steps.size() + 1), gone(steps.size() + 2);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto& step = steps[i];
     const auto form = step.collective ? step.to : step.rule.result;
     for (const auto& t : at(of, step.node))
       if (t.form == form) {
@@ -129,7 +131,7 @@ HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_progr
       }
   }
   share_cost now;
-  for (std::size_t i = 0; i < program.size(); ++i) {
+  for (std::size_t i = 0; i < steps.size(); ++i) {
     for (const auto& t : gone[i]) now = {now.fixed_s - t.fixed_s, now.slope_s - t.slope_s};
     for (const auto& t : made[i]) now = {now.fixed_s + t.fixed_s, now.slope_s + t.slope_s};
     memory.steps.push_back(now);
@@ -137,18 +139,18 @@ HETSCHED_INLINE program_memory memory_of(const spmd_problem& p, const spmd_progr
   return memory;
 }
 
-HETSCHED_INLINE std::vector<double> peak_bytes(const spmd_problem& p, const spmd_program& program,
+HETSCHED_INLINE std::vector<double> peak_bytes(const spmd::problem& p, const spmd::program& steps,
                                                const std::vector<double>& shares, double parameter_bytes) {
   std::vector<double> bytes;
   for (std::size_t k = 0; k < p.kinds.size(); ++k) {
     std::vector<double> own;
     for (std::size_t i = k; i < shares.size(); i += p.kinds.size()) own.push_back(shares[i]);
-    bytes.push_back(unchecked::memory_of(p, program, parameter_bytes, own).at(1));
+    bytes.push_back(unchecked::memory_of(p, steps, parameter_bytes, own).at(1));
   }
   return bytes;
 }
 
-HETSCHED_INLINE double least_bytes(const spmd_problem& p, double parameter_bytes) {
+HETSCHED_INLINE double least_bytes(const spmd::problem& p, double parameter_bytes) {
   const auto needed = needed_nodes(p);
   double bytes = 0;
   for (int i = 0; i < p.graph.size(); ++i)
@@ -158,9 +160,9 @@ HETSCHED_INLINE double least_bytes(const spmd_problem& p, double parameter_bytes
   return bytes;
 }
 
-}  // namespace hetsched::detail::unchecked
+}  // namespace hetsched::spmd::detail::unchecked
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 namespace detail {
 
@@ -195,7 +197,7 @@ namespace detail {
 }
 
 // Shares in proportion to memory.
-[[nodiscard]] inline std::vector<double> shares_by_room(const spmd_problem& p, std::vector<double> room) {
+[[nodiscard]] inline std::vector<double> shares_by_room(const spmd::problem& p, std::vector<double> room) {
   double all = 0;
   for (std::size_t k = 0; k < room.size(); ++k) all += room[k] * p.kinds[k].count;
   for (auto& share : room) share = all > 0 ? share / all : 1.0 / p.device_count();
@@ -203,31 +205,31 @@ namespace detail {
 }
 
 // A program with the best of the shares that memory leaves; none where it leaves none.
-[[nodiscard]] inline std::optional<spmd_solution> within(const spmd_problem& p, spmd_program program, std::vector<double> shares,
-                                                         const std::vector<double>& capacity, double parameter_bytes) {
-  const auto memory = unchecked::memory_of(p, program, parameter_bytes);
+[[nodiscard]] inline std::optional<spmd::solution> within(const spmd::problem& p, spmd::program steps, std::vector<double> shares,
+                                                          const std::vector<double>& capacity, double parameter_bytes) {
+  const auto memory = unchecked::memory_of(p, steps, parameter_bytes);
   std::vector<double> limits;
   for (const double bytes : capacity) limits.push_back(memory.largest_share(bytes));
   shares = shares_within(std::move(shares), limits, p.kinds);
   if (shares.empty()) return std::nullopt;
-  const double seconds = unchecked::seconds_of(unchecked::stages_of(p, program), shares);
-  return spmd_solution{std::move(program), std::move(shares), seconds, 0};
+  const double seconds = unchecked::seconds_of(unchecked::stages_of(p, steps), shares);
+  return spmd::solution{std::move(steps), std::move(shares), seconds, 0};
 }
 
 }  // namespace detail
 
-HETSCHED_INLINE spmd_fit synthesize_within(const spmd_problem& problem, const std::vector<double>& all_capacity,
-                                           double parameter_bytes, const synthesis_options& options) {
+HETSCHED_INLINE spmd::fit synthesize_within(const spmd::problem& problem, const std::vector<double>& all_capacity,
+                                            double parameter_bytes, const synthesis_options& options) {
   validate(problem);
   detail::expect_options(options);
   detail::expect_parameter_bytes(parameter_bytes);
-  detail::expect_size(all_capacity.size(), problem.kinds.size(), "capacity", "one for each kind of device");
+  hetsched::detail::expect_size(all_capacity.size(), problem.kinds.size(), "capacity", "one for each kind of device");
   std::vector<double> capacity;
   for (const double bytes : all_capacity) {
-    if (!(bytes >= 0)) detail::expect_natural(bytes, "capacity");
+    if (!(bytes >= 0)) hetsched::detail::expect_natural(bytes, "capacity");
     capacity.push_back(std::min(bytes, 1e30));  // infinite ones have no proportion
   }
-  spmd_fit fit;
+  spmd::fit fit;
   auto fastest = detail::unchecked::synthesize(problem, options);
   if (!fastest) return fit;
   fit.bound = fastest->bound;
@@ -243,9 +245,9 @@ HETSCHED_INLINE spmd_fit synthesize_within(const spmd_problem& problem, const st
   }
   double nearest = std::numeric_limits<double>::infinity();
   // Takes a program if it fits and is better; returns whether it fits.
-  const auto take = [&](const spmd_program& program, const std::vector<double>& shares) {
-    auto found = detail::within(problem, program, shares, capacity, parameter_bytes);
-    const auto memory = detail::unchecked::memory_of(problem, program, parameter_bytes);
+  const auto take = [&](const spmd::program& steps, const std::vector<double>& shares) {
+    auto found = detail::within(problem, steps, shares, capacity, parameter_bytes);
+    const auto memory = detail::unchecked::memory_of(problem, steps, parameter_bytes);
     if (found) {
       if (fit.solution && fit.solution->seconds <= found->seconds) return true;
       fit.bytes.clear();
@@ -286,10 +288,10 @@ HETSCHED_INLINE spmd_fit synthesize_within(const spmd_problem& problem, const st
       const auto prices = detail::prices_in({shares, shares}, problem, detail::shares_by_speed(problem));
       const auto solved = space.solve(prices);
       if (!std::isfinite(solved.value)) continue;
-      auto program = space.program(solved.values, prices);
-      const auto best = detail::unchecked::best_shares(detail::unchecked::stages_of(problem, program), problem.kinds, shares);
-      fits = take(program, best.shares) || fits;
-      fits = take(program, shares) || fits;
+      auto steps = space.program(solved.values, prices);
+      const auto best = detail::unchecked::best_shares(detail::unchecked::stages_of(problem, steps), problem.kinds, shares);
+      fits = take(steps, best.shares) || fits;
+      fits = take(steps, shares) || fits;
     }
     return fits;
   };
@@ -317,4 +319,4 @@ HETSCHED_INLINE spmd_fit synthesize_within(const spmd_problem& problem, const st
   return fit;
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd

@@ -7,7 +7,7 @@
 
 #include <hetsched/core/index.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 /// A cost of several variables together.
 struct min_sum_factor {
@@ -107,7 +107,7 @@ class min_sum {
   std::vector<bucket> buckets_;
 };
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
 #ifndef HETSCHED_COMPILED
 #include <hetsched/spmd/min_sum.ipp>

@@ -17,7 +17,7 @@
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/spmd/min_sum.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 namespace detail {
 
@@ -50,16 +50,16 @@ HETSCHED_INLINE min_sum::min_sum(std::vector<int> domains, const std::vector<min
     : domains_(std::move(domains)) {
   constexpr double most_entries = 1e12;
   const auto given = factors.size();
-  for (const int size : domains_) detail::expect_count(size, "a domain");
+  for (const int size : domains_) hetsched::detail::expect_count(size, "a domain");
   for (const auto& f : factors) {
-    detail::expect_count(f.table, "the table of a factor", 0);
+    hetsched::detail::expect_count(f.table, "the table of a factor", 0);
     double entries = 1;
     for (const int v : f.variables) {
-      detail::expect_count(v, "a variable of a factor", 0, static_cast<std::int64_t>(domains_.size()) - 1);
+      hetsched::detail::expect_count(v, "a variable of a factor", 0, static_cast<std::int64_t>(domains_.size()) - 1);
       entries *= at(domains_, v);
     }
     if (entries > most_entries)
-      detail::refuse_value("the table of a factor", detail::number_text(entries), "at most 1e12 entries");
+      hetsched::detail::refuse_value("the table of a factor", hetsched::detail::number_text(entries), "at most 1e12 entries");
     factors_.push_back({f.variables, -1});
     auto& scope = factors_.back().scope;
     std::sort(scope.begin(), scope.end());
@@ -205,9 +205,9 @@ HETSCHED_INLINE min_sum::step min_sum::summed(const bucket& of, const std::vecto
 }
 
 HETSCHED_INLINE std::vector<double> min_sum::ordered(const step& s, const std::vector<std::vector<double>>& tables) {
-  detail::expect_count(s.given, "the table of a factor", 0, static_cast<std::int64_t>(tables.size()) - 1);
+  hetsched::detail::expect_count(s.given, "the table of a factor", 0, static_cast<std::int64_t>(tables.size()) - 1);
   const auto& table = at(tables, s.given);
-  detail::expect_size(table.size(), detail::table_entries(s.rest), "a table", "one for each choice of its variables");
+  hetsched::detail::expect_size(table.size(), detail::table_entries(s.rest), "a table", "one for each choice of its variables");
   std::vector<double> result;
   result.reserve(table.size());
   std::size_t at = 0;
@@ -216,7 +216,7 @@ HETSCHED_INLINE std::vector<double> min_sum::ordered(const step& s, const std::v
       [&] {
         const double entry = table[at];
         if (!(entry > -infinity))
-          detail::refuse_value("an entry of a table", detail::number_text(entry), "a number, or infinity");
+          hetsched::detail::refuse_value("an entry of a table", hetsched::detail::number_text(entry), "a number, or infinity");
         result.push_back(entry);
       },
       [&](std::size_t d, bool back) { at += back ? -s.strides[d] * s.rest[d] : s.strides[d]; });
@@ -303,4 +303,4 @@ HETSCHED_INLINE double min_sum::assign(const bucket& b, const std::vector<std::v
   return given[best];
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd

@@ -14,7 +14,7 @@
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_graph.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 /// How a tensor lies on the devices of a stage: whole on each; a part of a sum on each; or cut along a dimension, each device
 /// with its share. What HAP writes as e | Identity, e | All-Reduce, e | All-Gather(d).
@@ -69,7 +69,7 @@ struct device_kind {
 };
 
 /// A graph, a goal, and what everything costs on the devices of a stage: all that synthesis and ratios look at.
-struct spmd_problem {
+struct problem {
   tensor_graph graph{};
   tensor_goal goal{};
   std::vector<device_kind> kinds{};
@@ -94,16 +94,16 @@ struct spmd_problem {
 /// asks for depends on, and gradients of their shapes; there are kinds, of at least one and together at most 2^20 devices; and
 /// there are as many costs as nodes and kinds want, which are finite, not negative, and together finite. Complexity: O(nodes *
 /// kinds + edges).
-void validate(const spmd_problem& problem);
+void validate(const spmd::problem& problem);
 
 /// One way to compute an operator: the forms that its inputs must have, and the form that its result then has. A Hoare triple of
 /// HAP, sec. 4.2.
-struct spmd_rule {
+struct rule {
   std::vector<tensor_form> inputs{};
   tensor_form result = tensor_form::whole();
   bool shared = false;  ///< each device computes its share; else all of it
 
-  friend bool operator==(const spmd_rule&, const spmd_rule&) = default;
+  friend bool operator==(const rule&, const rule&) = default;
 };
 
 /// Into how many parts a dimension of a tensor can be cut such that all that is computed with it can be cut alike: per node and
@@ -115,12 +115,12 @@ struct spmd_rule {
 /// The ways to compute an operator that is not a leaf: all of it everywhere; a loop cut; linear in parts of sums. A border may
 /// also change the dimension that is cut. Throws: input_error for a node that no graph has, whatever its inputs.
 /// Complexity: O((loops + linear sets) * dimensions), of a border O(dimensions^2).
-[[nodiscard]] std::vector<spmd_rule> rules_of(const tensor_node& n);
+[[nodiscard]] std::vector<spmd::rule> rules_of(const tensor_node& n);
 
 namespace detail {
 
 // The nodes that the goal needs.
-[[nodiscard]] std::vector<char> needed_nodes(const spmd_problem& p);
+[[nodiscard]] std::vector<char> needed_nodes(const spmd::problem& p);
 
 // Shares of at least 0 per segment and kind; times counts they add up to 1 in each.
 void expect_shares(std::span<const double> shares, const std::vector<device_kind>& kinds, std::size_t segments,
@@ -131,12 +131,12 @@ void expect_cost(const share_cost& cost, std::string_view what, std::size_t inde
 // The same for what is valid.
 namespace unchecked {
 [[nodiscard]] std::vector<std::vector<std::int64_t>> cut_parts(const tensor_graph& graph);
-[[nodiscard]] std::vector<spmd_rule> rules_of(const tensor_node& n);
+[[nodiscard]] std::vector<spmd::rule> rules_of(const tensor_node& n);
 }  // namespace unchecked
 
 }  // namespace detail
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
 #ifndef HETSCHED_COMPILED
 #include <hetsched/spmd/problem.ipp>

@@ -12,9 +12,9 @@
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/problem.hpp>
 
-namespace hetsched::detail {
+namespace hetsched::spmd::detail {
 
-HETSCHED_INLINE std::vector<char> needed_nodes(const spmd_problem& p) {
+HETSCHED_INLINE std::vector<char> needed_nodes(const spmd::problem& p) {
   std::vector<char> needed(p.graph.nodes.size());
   if (p.goal.loss >= 0) at(needed, p.goal.loss) = 1;
   for (const int node : p.goal.whole) at(needed, node) = 1;
@@ -28,8 +28,8 @@ HETSCHED_INLINE std::vector<char> needed_nodes(const spmd_problem& p) {
 HETSCHED_INLINE void expect_cost(const share_cost& cost, std::string_view what, std::size_t index) {
   if (cost.fixed_s >= 0 && cost.slope_s >= 0 && std::isfinite(cost.fixed_s + cost.slope_s)) return;
   const auto place = std::string(what) + "[" + std::to_string(index) + "]";
-  expect_natural(cost.fixed_s, place + ".fixed_s");
-  expect_natural(cost.slope_s, place + ".slope_s");
+  hetsched::detail::expect_natural(cost.fixed_s, place + ".fixed_s");
+  hetsched::detail::expect_natural(cost.slope_s, place + ".slope_s");
   throw input_error(place + ": fixed_s and slope_s together are not finite");
 }
 
@@ -38,35 +38,36 @@ HETSCHED_INLINE void expect_kinds(const std::vector<device_kind>& kinds) {
   if (kinds.empty()) throw input_error("kinds is empty, expected at least one kind of device");
   std::int64_t all = 0;
   for (std::size_t k = 0; k < kinds.size(); ++k) {
-    expect_count(kinds[k].count, "kinds[" + std::to_string(k) + "].count", 1, most);
+    hetsched::detail::expect_count(kinds[k].count, "kinds[" + std::to_string(k) + "].count", 1, most);
     all += kinds[k].count;
   }
-  expect_count(all, "the number of devices", 1, most);
+  hetsched::detail::expect_count(all, "the number of devices", 1, most);
 }
 
 HETSCHED_INLINE void expect_shares(std::span<const double> shares, const std::vector<device_kind>& kinds, std::size_t segments,
                                    std::string_view what) {
-  expect_size(shares.size(), segments * kinds.size(), what, "one for each segment and kind of device");
-  expect_naturals(shares, what);
+  hetsched::detail::expect_size(shares.size(), segments * kinds.size(), what, "one for each segment and kind of device");
+  hetsched::detail::expect_naturals(shares, what);
   for (std::size_t first = 0; first < shares.size(); first += kinds.size()) {
     double all = 0;
     for (std::size_t k = 0; k < kinds.size(); ++k) all += shares[first + k] * kinds[k].count;
     if (!(std::abs(all - 1) <= 1e-6))
-      throw input_error(std::string(what) + " times the counts of devices add up to " + number_text(all) + ", expected 1");
+      throw input_error(std::string(what) + " times the counts of devices add up to " + hetsched::detail::number_text(all) +
+                        ", expected 1");
   }
 }
 
-}  // namespace hetsched::detail
+}  // namespace hetsched::spmd::detail
 
-namespace hetsched {
+namespace hetsched::spmd {
 
-HETSCHED_INLINE void validate(const spmd_problem& p) {
+HETSCHED_INLINE void validate(const spmd::problem& p) {
   using namespace detail;
   validate(p.graph);
   expect_kinds(p.kinds);
   const auto nodes = p.graph.nodes.size();
-  const auto expect = [&](int node, const char* what) { expect_count(node, what, 0, p.graph.size() - 1); };
-  expect_count(p.goal.loss, "goal.loss", -1, p.graph.size() - 1);
+  const auto expect = [&](int node, const char* what) { hetsched::detail::expect_count(node, what, 0, p.graph.size() - 1); };
+  hetsched::detail::expect_count(p.goal.loss, "goal.loss", -1, p.graph.size() - 1);
   for (const int node : p.goal.whole) expect(node, "a node of goal.whole");
   for (const auto& [parameter, gradient] : p.goal.gradients) {
     expect(parameter, "a parameter of goal.gradients");
@@ -79,10 +80,10 @@ HETSCHED_INLINE void validate(const spmd_problem& p) {
   for (const auto& [parameter, gradient] : p.goal.gradients)
     if (!at(needed, parameter))
       throw input_error("goal.gradients: nothing that the goal asks for depends on " + p.graph.at(parameter).name);
-  expect_size(p.compute.size(), nodes * p.kinds.size(), "compute", "one for each node and kind of device");
-  expect_size(p.collect.size(), nodes, "collect", "one for each node");
-  if (!p.holding_s.empty()) expect_size(p.holding_s.size(), nodes, "holding_s", "one for each node, or none");
-  expect_naturals(p.holding_s, "holding_s");
+  hetsched::detail::expect_size(p.compute.size(), nodes * p.kinds.size(), "compute", "one for each node and kind of device");
+  hetsched::detail::expect_size(p.collect.size(), nodes, "collect", "one for each node");
+  if (!p.holding_s.empty()) hetsched::detail::expect_size(p.holding_s.size(), nodes, "holding_s", "one for each node, or none");
+  hetsched::detail::expect_naturals(p.holding_s, "holding_s");
   double all = 0;
   for (std::size_t i = 0; i < p.compute.size(); ++i) {
     expect_cost(p.compute[i], "compute", i);
@@ -95,28 +96,28 @@ HETSCHED_INLINE void validate(const spmd_problem& p) {
       all += cost.whole();
     }
   for (const double s : p.holding_s) all += s;
-  expect_natural(all * p.device_count(), "the sum of all costs, for every device");
+  hetsched::detail::expect_natural(all * p.device_count(), "the sum of all costs, for every device");
 }
 
-HETSCHED_INLINE int spmd_problem::device_count() const {
+HETSCHED_INLINE int spmd::problem::device_count() const {
   return std::accumulate(kinds.begin(), kinds.end(), 0, [](int sum, const device_kind& k) { return sum + k.count; });
 }
 
-HETSCHED_INLINE int spmd_problem::segments() const { return segment_count(graph); }
+HETSCHED_INLINE int spmd::problem::segments() const { return segment_count(graph); }
 
 HETSCHED_INLINE std::vector<std::vector<std::int64_t>> cut_parts(const tensor_graph& graph) {
   validate(graph);
   return detail::unchecked::cut_parts(graph);
 }
 
-HETSCHED_INLINE std::vector<spmd_rule> rules_of(const tensor_node& n) {
-  detail::expect_node(n);
+HETSCHED_INLINE std::vector<spmd::rule> rules_of(const tensor_node& n) {
+  hetsched::detail::expect_node(n);
   return detail::unchecked::rules_of(n);
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
-namespace hetsched::detail::unchecked {
+namespace hetsched::spmd::detail::unchecked {
 
 HETSCHED_INLINE std::vector<std::vector<std::int64_t>> cut_parts(const tensor_graph& graph) {
   std::vector<std::size_t> first;  // of a node's dimensions
@@ -163,8 +164,8 @@ HETSCHED_INLINE std::vector<std::vector<std::int64_t>> cut_parts(const tensor_gr
   return all;
 }
 
-HETSCHED_INLINE std::vector<spmd_rule> rules_of(const tensor_node& n) {
-  std::vector<spmd_rule> rules{{.inputs = std::vector<tensor_form>(n.inputs.size(), tensor_form::whole())}};
+HETSCHED_INLINE std::vector<spmd::rule> rules_of(const tensor_node& n) {
+  std::vector<spmd::rule> rules{{.inputs = std::vector<tensor_form>(n.inputs.size(), tensor_form::whole())}};
   const auto form_in = [](const std::vector<int>& follows, int loop, tensor_form otherwise) {
     const auto at = std::find(follows.begin(), follows.end(), loop);
     return at == follows.end() ? otherwise : tensor_form::cut(static_cast<int>(at - follows.begin()));
@@ -172,12 +173,12 @@ HETSCHED_INLINE std::vector<spmd_rule> rules_of(const tensor_node& n) {
   for (std::size_t i = 0; i < n.loops.size(); ++i) {
     if (!n.loops[i].cut || n.loops[i].size < 2) continue;
     const int loop = static_cast<int>(i);
-    spmd_rule rule{.result = form_in(n.result_loops, loop, tensor_form::partial()), .shared = true};
+    spmd::rule rule{.result = form_in(n.result_loops, loop, tensor_form::partial()), .shared = true};
     for (const auto& follows : n.input_loops) rule.inputs.push_back(form_in(follows, loop, tensor_form::whole()));
     rules.push_back(std::move(rule));
   }
   for (const auto& set : n.linear) {
-    spmd_rule rule{.inputs = std::vector<tensor_form>(n.inputs.size(), tensor_form::whole()), .result = tensor_form::partial()};
+    spmd::rule rule{.inputs = std::vector<tensor_form>(n.inputs.size(), tensor_form::whole()), .result = tensor_form::partial()};
     for (const int input : set) at(rule.inputs, input) = tensor_form::partial();
     rules.push_back(std::move(rule));
   }
@@ -188,4 +189,4 @@ HETSCHED_INLINE std::vector<spmd_rule> rules_of(const tensor_node& n) {
   return rules;
 }
 
-}  // namespace hetsched::detail::unchecked
+}  // namespace hetsched::spmd::detail::unchecked

@@ -11,22 +11,22 @@
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/program.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
-HETSCHED_INLINE void detail::expect_stage(const spmd_stage& stage, std::size_t shares, int segments) {
-  expect_size(stage.compute.size(), shares, "compute of a stage", "one for each share");
-  expect_count(stage.segment, "segment of a stage", 0, segments - 1);
-  expect_count(stage.other, "other of a stage", 0, segments - 1);
+HETSCHED_INLINE void detail::expect_stage(const spmd::stage& stage, std::size_t shares, int segments) {
+  hetsched::detail::expect_size(stage.compute.size(), shares, "compute of a stage", "one for each share");
+  hetsched::detail::expect_count(stage.segment, "segment of a stage", 0, segments - 1);
+  hetsched::detail::expect_count(stage.other, "other of a stage", 0, segments - 1);
   expect_cost(stage.collective, "collective of a stage", 0);
   for (std::size_t i = 0; i < shares; ++i) expect_cost(stage.compute[i], "compute of a stage", i);
 }
 
-HETSCHED_INLINE void validate(const spmd_problem& problem, const spmd_program& program) {
+HETSCHED_INLINE void validate(const spmd::problem& problem, const spmd::program& steps) {
   validate(problem);
   const auto& graph = problem.graph;
   std::vector<std::vector<tensor_form>> there(graph.nodes.size());
-  for (std::size_t i = 0; i < program.size(); ++i) {
-    const auto& step = program[i];
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const auto& step = steps[i];
     const auto require = [&](bool holds, const std::string& what) {
       if (!holds) throw input_error("instruction " + std::to_string(i) + " of the program: " + what);
     };
@@ -43,10 +43,10 @@ HETSCHED_INLINE void validate(const spmd_problem& problem, const spmd_program& p
       require(has(step.node, step.from), n.name + " is not there as " + text_of(step.from));
       require(exists(step.to), n.name + " has no dimension " + text_of(step.to));
       const auto from = step.from, to = step.to;
-      const bool can = step.how == spmd_collective::all_reduce       ? from.is_partial() && to == whole
-                       : step.how == spmd_collective::reduce_scatter ? from.is_partial() && to.is_cut()
-                       : step.how == spmd_collective::all_to_all     ? from.is_cut() && to.is_cut() && from != to
-                       : step.how == spmd_collective::padded_gather || step.how == spmd_collective::broadcast_gather
+      const bool can = step.how == spmd::collective::all_reduce       ? from.is_partial() && to == whole
+                       : step.how == spmd::collective::reduce_scatter ? from.is_partial() && to.is_cut()
+                       : step.how == spmd::collective::all_to_all     ? from.is_cut() && to.is_cut() && from != to
+                       : step.how == spmd::collective::padded_gather || step.how == spmd::collective::broadcast_gather
                            ? from.is_cut() && to == whole
                            : false;
       require(can, std::string(name_of(step.how)) + " does not turn " + text_of(from) + " into " + text_of(to));
@@ -68,36 +68,36 @@ HETSCHED_INLINE void validate(const spmd_problem& problem, const spmd_program& p
   }
 }
 
-HETSCHED_INLINE bool is_exchange(const spmd_problem& problem, const spmd_instruction& step) {
-  detail::expect_count(step.node, "the node of an instruction", 0, problem.graph.size() - 1);
+HETSCHED_INLINE bool is_exchange(const spmd::problem& problem, const spmd::instruction& step) {
+  hetsched::detail::expect_count(step.node, "the node of an instruction", 0, problem.graph.size() - 1);
   return detail::unchecked::is_exchange(problem, step);
 }
 
-HETSCHED_INLINE std::vector<spmd_stage> stages_of(const spmd_problem& problem, const spmd_program& program) {
-  validate(problem, program);
-  return detail::unchecked::stages_of(problem, program);
+HETSCHED_INLINE std::vector<spmd::stage> stages_of(const spmd::problem& problem, const spmd::program& steps) {
+  validate(problem, steps);
+  return detail::unchecked::stages_of(problem, steps);
 }
 
-HETSCHED_INLINE double seconds_of(const std::vector<spmd_stage>& stages, const std::vector<double>& shares, int segments) {
-  detail::expect_count(segments, "segments");
+HETSCHED_INLINE double seconds_of(const std::vector<spmd::stage>& stages, const std::vector<double>& shares, int segments) {
+  hetsched::detail::expect_count(segments, "segments");
   if (shares.empty() || shares.size() % as_size(segments) != 0)
     throw input_error("shares has " + std::to_string(shares.size()) + " values, expected as many in each of " +
                       std::to_string(segments) + " segments");
-  detail::expect_naturals(shares, "shares");
+  hetsched::detail::expect_naturals(shares, "shares");
   for (const auto& s : stages) detail::expect_stage(s, shares.size(), segments);
   return detail::unchecked::seconds_of(stages, shares, segments);
 }
 
-HETSCHED_INLINE std::vector<spmd_stage> detail::unchecked::stages_of(const spmd_problem& problem, const spmd_program& program) {
-  const spmd_stage empty{.compute = std::vector<share_cost>(problem.kinds.size() * as_size(problem.segments()))};
-  std::vector<spmd_stage> stages{empty};
-  for (const auto& step : program) {
+HETSCHED_INLINE std::vector<spmd::stage> detail::unchecked::stages_of(const spmd::problem& problem, const spmd::program& steps) {
+  const spmd::stage empty{.compute = std::vector<share_cost>(problem.kinds.size() * as_size(problem.segments()))};
+  std::vector<spmd::stage> stages{empty};
+  for (const auto& step : steps) {
     const auto& n = problem.graph.at(step.node);
     if (step.collective || unchecked::is_exchange(problem, step)) {
       stages.push_back(empty);
       auto& stage = stages.back();
       const auto& costs = at(problem.collect, step.node);
-      stage.collective = price_of(costs, step.collective ? step.how : spmd_collective::all_to_all);
+      stage.collective = price_of(costs, step.collective ? step.how : spmd::collective::all_to_all);
       stage.segment = n.segment;
       stage.other = step.collective ? n.segment : problem.graph.at(n.inputs[0]).segment;
     } else if (!is_leaf(n)) {
@@ -112,7 +112,7 @@ HETSCHED_INLINE std::vector<spmd_stage> detail::unchecked::stages_of(const spmd_
   return stages;
 }
 
-HETSCHED_INLINE double detail::unchecked::seconds_of(const std::vector<spmd_stage>& stages, const std::vector<double>& shares,
+HETSCHED_INLINE double detail::unchecked::seconds_of(const std::vector<spmd::stage>& stages, const std::vector<double>& shares,
                                                      int segments) {
   const auto kinds = shares.size() / as_size(segments);
   std::vector<double> largest(as_size(segments));
@@ -134,12 +134,12 @@ HETSCHED_INLINE std::string text_of(tensor_form form) {
   return form.is_whole() ? "whole" : form.is_partial() ? "partial" : "cut " + std::to_string(form.dimension());
 }
 
-HETSCHED_INLINE std::string text_of(const tensor_graph& graph, const spmd_instruction& step) {
-  detail::expect_count(step.node, "the node of an instruction", 0, graph.size() - 1);
+HETSCHED_INLINE std::string text_of(const tensor_graph& graph, const spmd::instruction& step) {
+  hetsched::detail::expect_count(step.node, "the node of an instruction", 0, graph.size() - 1);
   const auto& n = graph.at(step.node);
   if (!step.collective) {
-    detail::expect_size(step.rule.inputs.size(), n.inputs.size(), "a rule of " + n.name, "one form for each input");
-    for (const int input : n.inputs) detail::expect_count(input, "an input of " + n.name, 0, step.node - 1);
+    hetsched::detail::expect_size(step.rule.inputs.size(), n.inputs.size(), "a rule of " + n.name, "one form for each input");
+    for (const int input : n.inputs) hetsched::detail::expect_count(input, "an input of " + n.name, 0, step.node - 1);
   }
   if (step.collective)
     return n.name + " = " + name_of(step.how) + "(" + n.name + ": " + text_of(step.from) + "): " + text_of(step.to);
@@ -149,4 +149,4 @@ HETSCHED_INLINE std::string text_of(const tensor_graph& graph, const spmd_instru
   return text + "): " + text_of(step.rule.result);
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd

@@ -18,7 +18,7 @@
 #include <hetsched/spmd/stage_program.hpp>
 #include <hetsched/spmd/synthesize.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 /// Some layers of a model as a graph of operators, for one microbatch.
 struct program_graph {
@@ -82,13 +82,13 @@ class program_costs {
   /// Of the cheapest program at these slices. Infinite seconds where no link joins the devices, for parts of one subcluster, and
   /// for recomputation of a part of a stage, which programs do not know.
   /// Throws: input_error for layers that base lacks, no parts or parts without slices, a graph in segments, or one without the
-  /// input and output that it names; as graph_of, add_stage_backward and make_spmd_problem. Complexity: a synthesis for layers on
+  /// input and output that it names; as graph_of, add_stage_backward and make_problem. Complexity: a synthesis for layers on
   /// devices that are asked for the first time, then O(instructions * parts).
   [[nodiscard]] parts_cost sliced_stage(layer_range layers, std::span<const stage_part> parts) const;
 
   /// The program of a stage with these parts, as parts_of tells them, for an spmd_layer on its ranks: what sliced_stage prices.
   /// Throws: as sliced_stage; input_error where there is none: no link joins the devices, or two parts are of one subcluster.
-  [[nodiscard]] spmd_stage_program program(layer_range layers, std::span<const stage_part> parts) const;
+  [[nodiscard]] spmd::stage_program program(layer_range layers, std::span<const stage_part> parts) const;
 
  private:
   using graph_maker = function_ref<program_graph(layer_range)>;
@@ -116,7 +116,7 @@ class program_costs {
   std::shared_ptr<found_programs> found_;
 };
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
 #ifndef HETSCHED_COMPILED
 #include <hetsched/spmd/program_costs.ipp>

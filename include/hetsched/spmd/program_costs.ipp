@@ -19,7 +19,7 @@
 #include <hetsched/spmd/program_costs.hpp>
 #include <hetsched/spmd/ratios.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 namespace detail {
 
@@ -32,7 +32,7 @@ namespace detail {
 }
 
 // Of a device of each kind: kinds are the parts, in their order.
-[[nodiscard]] inline std::vector<double> shares_of(const spmd_problem& problem, std::span<const stage_part> parts) {
+[[nodiscard]] inline std::vector<double> shares_of(const spmd::problem& problem, std::span<const stage_part> parts) {
   std::vector<double> shares;
   double all = 0;
   for (std::size_t k = 0; k < parts.size(); ++k) {
@@ -44,14 +44,14 @@ namespace detail {
 }
 
 // Gradients are held once; of all else what the program holds at its peak, for every microbatch in flight.
-[[nodiscard]] inline stage_cost memory_at(const spmd_problem& p, const spmd_program& program, double share) {
+[[nodiscard]] inline stage_cost memory_at(const spmd::problem& p, const spmd::program& steps, double share) {
   const double number = element_bytes(p.graph.format), state = state_bytes_of(p.graph.format, true);
-  const auto memory = unchecked::memory_of(p, program, state);
-  std::vector<double> from(program.size(), 0);  // bytes of gradients that are held from a step on
+  const auto memory = unchecked::memory_of(p, steps, state);
+  std::vector<double> from(steps.size(), 0);  // bytes of gradients that are held from a step on
   double gradients = 0;
   for (const auto& [parameter, gradient] : p.goal.gradients)
-    for (auto k = program.size(); k-- > 0;) {
-      const auto& step = program[k];
+    for (auto k = steps.size(); k-- > 0;) {
+      const auto& step = steps[k];
       if (step.node != gradient) continue;
       const bool is_cut = (step.collective ? step.to : step.rule.result).is_cut();
       const double bytes = (is_cut ? share : 1) * number * static_cast<double>(elements_of(p.graph.at(gradient).shape));
@@ -75,9 +75,9 @@ namespace detail {
 }  // namespace detail
 
 struct program_costs::found_program {
-  std::shared_ptr<const spmd_problem> problem{};  ///< null: there is none
+  std::shared_ptr<const spmd::problem> problem{};  ///< null: there is none
   stage_goal stage{};
-  spmd_program program{}, forward{};
+  spmd::program program{}, forward{};
 };
 
 struct program_costs::found_programs {
@@ -89,7 +89,7 @@ struct program_costs::found_programs {
 
 HETSCHED_INLINE program_costs::program_costs(const cluster& hardware, any_cost_model base, program_cost_options options)
     : hardware_(&hardware), base_(std::move(base)), options_(std::move(options)), found_(std::make_shared<found_programs>()) {
-  detail::expect_count(options_.slices, "slices", 1, 1'000'000);
+  hetsched::detail::expect_count(options_.slices, "slices", 1, 1'000'000);
   detail::expect_options(options_.search);
 }
 
@@ -125,7 +125,7 @@ HETSCHED_INLINE parts_cost program_costs::sliced_stage(layer_range layers, std::
   return all;
 }
 
-HETSCHED_INLINE spmd_stage_program program_costs::program(layer_range layers, std::span<const stage_part> parts) const {
+HETSCHED_INLINE spmd::stage_program program_costs::program(layer_range layers, std::span<const stage_part> parts) const {
   expect_stage(layers, parts);
   const auto& one = find(layers, parts);
   if (!one.problem) throw input_error("no program: no link joins two of the stage's devices, or two parts are of one subcluster");
@@ -137,7 +137,7 @@ HETSCHED_INLINE void program_costs::expect_stage(layer_range layers, std::span<c
     throw input_error("a stage of layers " + std::to_string(layers.first) + " up to " + std::to_string(layers.last) + " of " +
                       std::to_string(base_.layer_count()));
   if (parts.empty()) throw input_error("a stage needs at least one part");
-  for (const auto& p : parts) detail::expect_count(p.slices, "slices of a part of a stage", 1);
+  for (const auto& p : parts) hetsched::detail::expect_count(p.slices, "slices of a part of a stage", 1);
 }
 
 HETSCHED_INLINE const program_costs::found_program& program_costs::find(layer_range layers,
@@ -157,15 +157,15 @@ HETSCHED_INLINE program_costs::found_program program_costs::made(layer_range lay
                                                                  const std::vector<device_id>& devices) const {
   auto [graph, input, output, first] = graph_of_(layers);
   validate(graph);
-  detail::expect_count(input, "input of a stage's graph", 0, graph.size() - 1);
-  detail::expect_count(output, "output of a stage's graph", 0, graph.size() - 1);
+  hetsched::detail::expect_count(input, "input of a stage's graph", 0, graph.size() - 1);
+  hetsched::detail::expect_count(output, "output of a stage's graph", 0, graph.size() - 1);
   if (!is_placeholder(graph.at(input)))
     throw input_error("the input of a stage's graph, " + graph.at(input).name + ", is no placeholder");
   if (segment_count(graph) > 1) throw input_error("the graph of a stage that a program shares out has segments");
   found_program one{.stage = add_stage_backward(graph, input, output, first)};
   auto named = *hardware_;  // by subcluster, as parts are
   for (auto& s : named.subclusters) s.device.name += " of " + s.name;
-  auto problem = make_spmd_problem(named, devices, std::move(graph), one.stage.goal, timer_);
+  auto problem = make_problem(named, devices, std::move(graph), one.stage.goal, timer_);
   if (!problem || problem->kinds.size() != parts) return {};
   auto solution = detail::unchecked::synthesize(*problem, options_.search);
   if (!solution) return {};
@@ -176,8 +176,8 @@ HETSCHED_INLINE program_costs::found_program program_costs::made(layer_range lay
     for (const int from : problem->graph.at(n).inputs) at(later, n) |= at(later, from);
   for (const auto& step : one.program)
     if (!at(later, step.node)) one.forward.push_back(step);
-  one.problem = std::make_shared<const spmd_problem>(*std::move(problem));
+  one.problem = std::make_shared<const spmd::problem>(*std::move(problem));
   return one;
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd

@@ -8,7 +8,7 @@
 
 #include <hetsched/spmd/program.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 /// The shares that make stages shortest, and a proof.
 struct optimal_shares {
@@ -23,7 +23,7 @@ struct optimal_shares {
 /// shares; and `start` has shares of each segment that times counts add up to 1. Complexity: O(cuts * (stages * kinds + pivots *
 /// kinds * cuts)), with about 10 cuts for each kind. Source: Zhang et al., HAP (EuroSys 2024), sec. 5.1; Kelley, The
 /// cutting-plane method (1960).
-[[nodiscard]] optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
+[[nodiscard]] optimal_shares best_shares(const std::vector<spmd::stage>& stages, const std::vector<device_kind>& kinds,
                                          std::vector<double> start);
 
 /// Parts of a dimension by shares: whole ones that add up to `parts`, by largest remainder.
@@ -44,22 +44,22 @@ struct whole_shares {
 /// saves time.
 /// Throws: as validate, of problem and program; input_error for shares that whole_parts() would refuse in a segment.
 /// Complexity: O(instructions) + O(stages * dimensions * devices) for each of the kinds^2 moves of a round.
-[[nodiscard]] whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
+[[nodiscard]] whole_shares round_shares(const spmd::problem& problem, const spmd::program& steps,
                                         const std::vector<double>& shares);
 
 namespace detail::unchecked {
 
 // The same for what is valid.
-[[nodiscard]] optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
+[[nodiscard]] optimal_shares best_shares(const std::vector<spmd::stage>& stages, const std::vector<device_kind>& kinds,
                                          std::vector<double> start);
 [[nodiscard]] std::vector<std::int64_t> whole_parts(std::int64_t parts, const std::vector<device_kind>& kinds,
                                                     const std::vector<double>& shares);
-[[nodiscard]] whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
+[[nodiscard]] whole_shares round_shares(const spmd::problem& problem, const spmd::program& steps,
                                         const std::vector<double>& shares);
 
 }  // namespace detail::unchecked
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
 #ifndef HETSCHED_COMPILED
 #include <hetsched/spmd/ratios.ipp>

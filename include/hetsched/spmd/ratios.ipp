@@ -13,9 +13,9 @@
 #include <hetsched/spmd/detail/share_master.hpp>
 #include <hetsched/spmd/ratios.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
-HETSCHED_INLINE optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
+HETSCHED_INLINE optimal_shares best_shares(const std::vector<spmd::stage>& stages, const std::vector<device_kind>& kinds,
                                            std::vector<double> start) {
   detail::expect_kinds(kinds);
   const auto segments = std::max<std::size_t>(1, start.size() / kinds.size());
@@ -27,23 +27,23 @@ HETSCHED_INLINE optimal_shares best_shares(const std::vector<spmd_stage>& stages
 HETSCHED_INLINE std::vector<std::int64_t> whole_parts(std::int64_t parts, const std::vector<device_kind>& kinds,
                                                       const std::vector<double>& shares) {
   detail::expect_kinds(kinds);
-  detail::expect_count(parts, "parts", 0, std::int64_t{1} << 53);
+  hetsched::detail::expect_count(parts, "parts", 0, std::int64_t{1} << 53);
   detail::expect_shares(shares, kinds, 1, "shares");
   return detail::unchecked::whole_parts(parts, kinds, shares);
 }
 
-HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
+HETSCHED_INLINE whole_shares round_shares(const spmd::problem& problem, const spmd::program& steps,
                                           const std::vector<double>& shares) {
-  validate(problem, program);
+  validate(problem, steps);
   detail::expect_shares(shares, problem.kinds, as_size(problem.segments()), "shares");
-  return detail::unchecked::round_shares(problem, program, shares);
+  return detail::unchecked::round_shares(problem, steps, shares);
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
-namespace hetsched::detail::unchecked {
+namespace hetsched::spmd::detail::unchecked {
 
-HETSCHED_INLINE optimal_shares best_shares(const std::vector<spmd_stage>& stages, const std::vector<device_kind>& kinds,
+HETSCHED_INLINE optimal_shares best_shares(const std::vector<spmd::stage>& stages, const std::vector<device_kind>& kinds,
                                            std::vector<double> start) {
   const auto segments = start.size() / kinds.size();
   const detail::share_master master(kinds, segments);
@@ -92,7 +92,7 @@ HETSCHED_INLINE std::vector<std::int64_t> whole_parts(std::int64_t parts, const 
   return whole;
 }
 
-HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spmd_program& program,
+HETSCHED_INLINE whole_shares round_shares(const spmd::problem& problem, const spmd::program& steps,
                                           const std::vector<double>& shares) {
   const auto parts = unchecked::cut_parts(problem.graph);
   using key = std::pair<int, std::int64_t>;
@@ -115,12 +115,12 @@ HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spm
                           unchecked::whole_parts(of.second, problem.kinds, {first, first + static_cast<std::ptrdiff_t>(kinds)}));
     return of;
   };
-  for (const auto& step : program) {
+  for (const auto& step : steps) {
     const auto& n = problem.graph.at(step.node);
     if (step.collective || unchecked::is_exchange(problem, step)) {
       stages.push_back(empty);
       auto& now = stages.back();
-      const auto how = step.collective ? step.how : spmd_collective::all_to_all;
+      const auto how = step.collective ? step.how : spmd::collective::all_to_all;
       const auto& price = price_of(at(problem.collect, step.node), how);
       now.fixed = price.fixed_s;
       now.of_largest = price.slope_s;
@@ -190,4 +190,4 @@ HETSCHED_INLINE whole_shares round_shares(const spmd_problem& problem, const spm
   return whole;
 }
 
-}  // namespace hetsched::detail::unchecked
+}  // namespace hetsched::spmd::detail::unchecked

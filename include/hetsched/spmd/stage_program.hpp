@@ -9,14 +9,14 @@
 #include <hetsched/spmd/problem.hpp>
 #include <hetsched/spmd/program.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 /// A stage and the program that unlike devices compute it by. All ranks of the stage have the same.
-struct spmd_stage_program {
-  std::shared_ptr<const spmd_problem> problem{};  ///< of add_stage_backward's graph and goal
+struct stage_program {
+  std::shared_ptr<const spmd::problem> problem{};  ///< of add_stage_backward's graph and goal
   stage_goal stage{};
-  spmd_program program{};
+  spmd::program program{};
   std::vector<double> shares{};  ///< of a device of each kind
 };
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd

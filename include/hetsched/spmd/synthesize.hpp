@@ -8,7 +8,7 @@
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/spmd/program.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 /// What synthesis may do.
 struct synthesis_options {
@@ -20,8 +20,8 @@ struct synthesis_options {
 };
 
 /// A program with shares.
-struct spmd_solution {
-  spmd_program program{};
+struct solution {
+  spmd::program program{};
   std::vector<double> shares{};  ///< per segment, in each of a device of each kind
   double seconds = 0;
   double bound = 0;  ///< no program, with any shares for each of its tensors, takes less
@@ -29,7 +29,7 @@ struct spmd_solution {
 
 /// What even data parallelism takes: whole parameters on every device, equal shares of the batch, gradients by all-reduce.
 /// Returns: none where an operator needs the whole batch. Throws: as synthesize.
-[[nodiscard]] std::optional<spmd_solution> even_data_parallel(spmd_problem problem, const synthesis_options& options = {});
+[[nodiscard]] std::optional<spmd::solution> even_data_parallel(spmd::problem problem, const synthesis_options& options = {});
 
 /// A program for the goal of a problem and shares of the devices for it, as good as can be proved with the work that the options
 /// allow. In turn, the program is the best under prices that no program undercuts, and the shares are the best for it; then the
@@ -41,7 +41,7 @@ struct spmd_solution {
 /// Determinism: equal input, equal result.
 /// Source: Zhang et al., HAP (EuroSys 2024), sec. 3 to 5; the bound is ours: Lagrange multipliers for the devices' finishing
 /// times.
-[[nodiscard]] std::optional<spmd_solution> synthesize(const spmd_problem& problem, const synthesis_options& options = {});
+[[nodiscard]] std::optional<spmd::solution> synthesize(const spmd::problem& problem, const synthesis_options& options = {});
 
 namespace detail {
 
@@ -49,13 +49,13 @@ void expect_options(const synthesis_options& options);
 
 // The same for what is valid.
 namespace unchecked {
-[[nodiscard]] std::optional<spmd_solution> even_data_parallel(spmd_problem problem, const synthesis_options& options);
-[[nodiscard]] std::optional<spmd_solution> synthesize(const spmd_problem& problem, const synthesis_options& options);
+[[nodiscard]] std::optional<spmd::solution> even_data_parallel(spmd::problem problem, const synthesis_options& options);
+[[nodiscard]] std::optional<spmd::solution> synthesize(const spmd::problem& problem, const synthesis_options& options);
 }  // namespace unchecked
 
 }  // namespace detail
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd
 
 #ifndef HETSCHED_COMPILED
 #include <hetsched/spmd/synthesize.ipp>

@@ -19,32 +19,32 @@
 #include <hetsched/spmd/ratios.hpp>
 #include <hetsched/spmd/synthesize.hpp>
 
-namespace hetsched {
+namespace hetsched::spmd {
 
 HETSCHED_INLINE void detail::expect_options(const synthesis_options& options) {
-  expect_count(options.rounds, "rounds", 1, 1'000'000);
-  if (!(options.work >= 0)) expect_natural(options.work, "work");
+  hetsched::detail::expect_count(options.rounds, "rounds", 1, 1'000'000);
+  if (!(options.work >= 0)) hetsched::detail::expect_natural(options.work, "work");
   if (!(options.gap >= -1 && options.gap < infinity))
-    refuse_value("gap", number_text(options.gap), "a finite number of at least -1");
+    hetsched::detail::refuse_value("gap", hetsched::detail::number_text(options.gap), "a finite number of at least -1");
 }
 
-HETSCHED_INLINE std::optional<spmd_solution> even_data_parallel(spmd_problem problem, const synthesis_options& options) {
+HETSCHED_INLINE std::optional<spmd::solution> even_data_parallel(spmd::problem problem, const synthesis_options& options) {
   validate(problem);
   detail::expect_options(options);
   return detail::unchecked::even_data_parallel(std::move(problem), options);
 }
 
-HETSCHED_INLINE std::optional<spmd_solution> detail::unchecked::even_data_parallel(spmd_problem problem,
-                                                                                   const synthesis_options& options) {
+HETSCHED_INLINE std::optional<spmd::solution> detail::unchecked::even_data_parallel(spmd::problem problem,
+                                                                                    const synthesis_options& options) {
   problem.data_parallel_only = true;
   const detail::program_space space(problem, detail::form_pairs::none, options.largest_table);
   const auto even = detail::even_shares(problem);
   const auto prices = detail::prices_in({even, even}, problem, detail::weights_by_speed(problem));
   const auto solved = space.solve(prices);
   if (!std::isfinite(solved.value)) return std::nullopt;
-  auto program = space.program(solved.values, prices);
-  const double seconds = unchecked::seconds_of(unchecked::stages_of(problem, program), even, problem.segments());
-  return spmd_solution{std::move(program), even, seconds, 0};
+  auto steps = space.program(solved.values, prices);
+  const double seconds = unchecked::seconds_of(unchecked::stages_of(problem, steps), even, problem.segments());
+  return spmd::solution{std::move(steps), even, seconds, 0};
 }
 
 namespace detail {
@@ -52,7 +52,7 @@ namespace detail {
 // Programs and shares for a problem, the best so far, and boxes of shares with what none of their programs beats.
 class spmd_search {
  public:
-  spmd_search(const spmd_problem& problem, const synthesis_options& options)
+  spmd_search(const spmd::problem& problem, const synthesis_options& options)
       : problem_(problem), options_(options), speed_(weights_by_speed(problem)) {
     space_.emplace(problem, form_pairs::all, options.largest_table);
     if (!space_->exact()) {
@@ -64,7 +64,7 @@ class spmd_search {
     if (problem.kinds.size() > 1) weights_.push_back(weight_on(problem, slowest));
   }
 
-  [[nodiscard]] std::optional<spmd_solution> run() {
+  [[nodiscard]] std::optional<spmd::solution> run() {
     share_box all{even_shares(problem_)};
     for (std::size_t i = 0; i < all.low.size(); ++i) {
       all.low[i] = 0;
@@ -72,7 +72,7 @@ class spmd_search {
     }
     if (auto simple = unchecked::even_data_parallel(problem_, options_)) {
       auto balanced = unchecked::best_shares(unchecked::stages_of(problem_, simple->program), problem_.kinds, simple->shares);
-      best_ = spmd_solution{std::move(simple->program), std::move(balanced.shares), balanced.seconds, 0};
+      best_ = spmd::solution{std::move(simple->program), std::move(balanced.shares), balanced.seconds, 0};
     }
     alternate(shares_by_speed(problem_));
     alternate(even_shares(problem_));
@@ -110,9 +110,9 @@ class spmd_search {
   [[nodiscard]] bool proven(double bound) const { return best_ && best_->seconds <= bound * (1 + options_.gap); }
 
   // The best shares of a program, which may be better than the best.
-  std::vector<double> take(const spmd_program& program, const std::vector<double>& start) {
-    auto balanced = unchecked::best_shares(unchecked::stages_of(problem_, program), problem_.kinds, start);
-    if (!best_ || balanced.seconds < best_->seconds) best_ = spmd_solution{program, balanced.shares, balanced.seconds, 0};
+  std::vector<double> take(const spmd::program& steps, const std::vector<double>& start) {
+    auto balanced = unchecked::best_shares(unchecked::stages_of(problem_, steps), problem_.kinds, start);
+    if (!best_ || balanced.seconds < best_->seconds) best_ = spmd::solution{steps, balanced.shares, balanced.seconds, 0};
     return std::move(balanced.shares);
   }
 
@@ -125,9 +125,9 @@ class spmd_search {
         const auto prices = prices_in(here, problem_, w);
         const auto solved = solve(programs(), prices);
         if (!std::isfinite(solved.value)) continue;
-        const auto program = programs().program(solved.values, prices);
-        const double seconds = unchecked::seconds_of(unchecked::stages_of(problem_, program), here.low, problem_.segments());
-        shares = take(program, shares);
+        const auto steps = programs().program(solved.values, prices);
+        const double seconds = unchecked::seconds_of(unchecked::stages_of(problem_, steps), here.low, problem_.segments());
+        shares = take(steps, shares);
         // Nothing is faster at these shares: other weights find nothing.
         if (seconds <= solved.bound * (1 + 0.1 * options_.gap)) break;
       }
@@ -147,15 +147,15 @@ class spmd_search {
       box.bound = std::max(box.bound, solved.bound);
       if (proven(box.bound) || kinds == 1 || work_ > options_.work) return;
       if (!std::isfinite(solved.value)) return;
-      const auto program = space_->program(solved.values, prices);
-      if (space_->possible(solved.values)) take(program, centre(box));
+      const auto steps = space_->program(solved.values, prices);
+      if (space_->possible(solved.values)) take(steps, centre(box));
       // The sum of prices of this program is linear in the weights near these; what the weight of one kind alone would make of it
       // is no cut, but its slope is.
       share_cut cut{0, std::vector<double>(kinds)};
-      for (const auto& step : program)
+      for (const auto& step : steps)
         if (step.collective || is_border(problem_.graph.at(step.node))) cut.height += price_of(at(prices, step.node), step);
       cut.height += solved.bound - solved.value;  // what was relaxed is not in the program
-      loads_in(box, program, weights, cut.slopes);
+      loads_in(box, steps, weights, cut.slopes);
       cuts.push_back(std::move(cut));
       // share_master minimises the largest of cuts with slopes that are not negative.
       double most = 0;
@@ -174,13 +174,13 @@ class spmd_search {
   }
 
   // Seconds of each kind's devices in a program, with the shares in the box that are cheapest under the weights for each node.
-  void loads_in(const share_box& box, const spmd_program& program, const std::vector<double>& weights,
+  void loads_in(const share_box& box, const spmd::program& steps, const std::vector<double>& weights,
                 std::vector<double>& loads) const {
     std::vector<double> rest(as_size(problem_.segments()), 1.0);
     for (std::size_t i = 0; i < box.low.size(); ++i)
       rest[i / loads.size()] -= box.low[i] * problem_.kinds[i % loads.size()].count;
     std::vector<std::pair<double, std::size_t>> cheapest(loads.size());
-    for (const auto& step : program) {
+    for (const auto& step : steps) {
       const auto& n = problem_.graph.at(step.node);
       if (step.collective || is_leaf(n) || is_border(n)) continue;
       const auto first = problem_.first_share(step.node);
@@ -240,26 +240,26 @@ class spmd_search {
     return halves;
   }
 
-  const spmd_problem& problem_;
+  const spmd::problem& problem_;
   const synthesis_options& options_;
   std::optional<program_space> space_, small_;  // small_: where programs come from if space_ is not exact
   std::vector<double> speed_;
   double work_ = 0;
   std::vector<std::vector<double>> weights_;
-  std::optional<spmd_solution> best_;
+  std::optional<spmd::solution> best_;
 };
 
 }  // namespace detail
 
-HETSCHED_INLINE std::optional<spmd_solution> synthesize(const spmd_problem& problem, const synthesis_options& options) {
+HETSCHED_INLINE std::optional<spmd::solution> synthesize(const spmd::problem& problem, const synthesis_options& options) {
   validate(problem);
   detail::expect_options(options);
   return detail::unchecked::synthesize(problem, options);
 }
 
-HETSCHED_INLINE std::optional<spmd_solution> detail::unchecked::synthesize(const spmd_problem& problem,
-                                                                           const synthesis_options& options) {
+HETSCHED_INLINE std::optional<spmd::solution> detail::unchecked::synthesize(const spmd::problem& problem,
+                                                                            const synthesis_options& options) {
   return spmd_search(problem, options).run();
 }
 
-}  // namespace hetsched
+}  // namespace hetsched::spmd

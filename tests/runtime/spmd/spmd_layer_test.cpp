@@ -76,7 +76,7 @@ spmd_test::tensor tensor_of(const block& b) {
   t.data = b.values;
   return t;
 }
-block part_of(const spmd_test::tensor& all, tensor_form form, const part_points& points, int device) {
+block part_of(const spmd_test::tensor& all, spmd::tensor_form form, const part_points& points, int device) {
   const auto whole = block_of(all);
   if (!form.is_cut()) return whole;
   const auto first = points[static_cast<std::size_t>(device)], last = points[static_cast<std::size_t>(device) + 1];
@@ -87,7 +87,7 @@ block part_of(const spmd_test::tensor& all, tensor_form form, const part_points&
   return part;
 }
 
-std::vector<double> random_shares(random_source& random, const std::vector<device_kind>& kinds, int segments = 1) {
+std::vector<double> random_shares(random_source& random, const std::vector<spmd::device_kind>& kinds, int segments = 1) {
   if (segments > 1) {
     auto first = random_shares(random, kinds, segments - 1);
     const auto last = random_shares(random, kinds);
@@ -112,7 +112,7 @@ double scale_of(const spmd_test::tensor& t) {
 }
 
 /// What is wrong with a device's tensor of a node; what it has of a sum is added to `sum`.
-void compare(const block& found, const spmd_test::tensor& expected, tensor_form form, const part_points& points, int device,
+void compare(const block& found, const spmd_test::tensor& expected, spmd::tensor_form form, const part_points& points, int device,
              double& worst) {
   const auto part = part_of(expected, form, points, device);
   if (found.extents != part.extents) {
@@ -136,15 +136,15 @@ TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gi
     auto made = spmd_test::random_problem(random, std::move(graph), goal, 4);
     if (instance % 3 == 0)
       for (auto& c : made.collect) c.all_to_all = {0, 0.1 * c.all_to_all.slope_s};
-    const auto problem = std::make_shared<const spmd_problem>(std::move(made));
+    const auto problem = std::make_shared<const spmd::problem>(std::move(made));
     const auto leaves = spmd_test::random_leaves(random, problem->graph);
     const auto expected = spmd_test::run_whole(problem->graph, leaves);
-    const auto found = synthesize(*problem, {.work = 1e4});
+    const auto found = spmd::synthesize(*problem, {.work = 1e4});
     REQUIRE(found);
     std::string text;
-    for (const auto& step : found->program) text += text_of(problem->graph, step) + "\n";
+    for (const auto& step : found->program) text += spmd::text_of(problem->graph, step) + "\n";
     CAPTURE(text);
-    for (const auto& step : found->program) exchanged += is_exchange(*problem, step);
+    for (const auto& step : found->program) exchanged += spmd::is_exchange(*problem, step);
     const auto shares = random_shares(random, problem->kinds, problem->segments());
     const spmd_parts parts(*problem, found->program, shares);
     const int devices = problem->device_count();
@@ -157,7 +157,7 @@ TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gi
                                                   axis_group<block, channel>(comm, all), either_kernels{instance % 2 == 1});
       auto values = run.make_values();
       std::map<int, block> given;
-      const auto points_of = [&](int node, tensor_form form) {
+      const auto points_of = [&](int node, spmd::tensor_form form) {
         return form.is_cut() ? parts.points(node, form.dimension()) : part_points{};
       };
       for (const auto& [node, value] : leaves)
@@ -168,8 +168,8 @@ TEST_CASE("[threads] spmd_run: programs of random graphs give what one device gi
       auto& wrong = worst[static_cast<std::size_t>(me)];
       for (int twice = 0; twice < 2; ++twice) run.run(values, false);
       const auto at = [&](int tensor) -> const block& { return *values.at[static_cast<std::size_t>(tensor)]; };
-      const int whole = run.steps().find(goal.loss, tensor_form::whole());
-      const int partial = run.steps().find(goal.loss, tensor_form::partial());
+      const int whole = run.steps().find(goal.loss, spmd::tensor_form::whole());
+      const int partial = run.steps().find(goal.loss, spmd::tensor_form::partial());
       loss[static_cast<std::size_t>(me)] = whole >= 0 ? at(whole).values[0] / devices : at(partial).values[0];
       for (const auto& [parameter, gradient] : goal.gradients) {
         const auto form = run.steps().held()[static_cast<std::size_t>(run.steps().leaf_of(parameter))].form;
@@ -342,15 +342,15 @@ TEST_CASE("[threads] spmd_layer: a pipeline with a stage of unlike devices train
     CAPTURE(instance);
     random_source random(static_cast<std::uint64_t>(instance) + 1000);
     const auto& middle = graphs[1];
-    spmd_stage_program program{.stage = middle.stage};
+    spmd::stage_program program{.stage = middle.stage};
     auto problem = spmd_test::random_problem(random, middle.graph, middle.stage.goal, 4);
-    program.problem = std::make_shared<const spmd_problem>(problem);
-    const auto found = synthesize(problem, {.work = 1e4});
+    program.problem = std::make_shared<const spmd::problem>(problem);
+    const auto found = spmd::synthesize(problem, {.work = 1e4});
     REQUIRE(found);
     program.program = found->program;
     program.shares = instance % 2 == 0 ? found->shares : random_shares(random, problem.kinds);
     std::string text;
-    for (const auto& step : found->program) text += text_of(problem.graph, step) + "\n";
+    for (const auto& step : found->program) text += spmd::text_of(problem.graph, step) + "\n";
     CAPTURE(text);
     auto layout = even_layout(layers, test::schedule_of(instance % 3 == 0 ? "gpipe" : "1f1b", 3, microbatches), rows);
     layout.pipelines[0].groups = {{}, {.degrees = {.tensor = problem.device_count()}}, {}};
@@ -373,9 +373,9 @@ TEST_CASE("spmd_layer: what does not fit is refused") {
   const stage_graph one(1);
   random_source random(3);
   const auto problem = spmd_test::random_problem(random, one.graph, one.stage.goal, 2);
-  const auto found = synthesize(problem);
+  const auto found = spmd::synthesize(problem);
   REQUIRE(found);
-  const spmd_stage_program program{std::make_shared<const spmd_problem>(problem), one.stage, found->program, found->shares};
+  const spmd::stage_program program{std::make_shared<const spmd::problem>(problem), one.stage, found->program, found->shares};
   using layer = spmd_layer<block, host_kernels>;
   const auto initial = [&](int node, const tensor_shape&) { return one.initial.at(node); };
   CHECK_THROWS_WITH_AS(layer(program, device_axis<double>(), kernels, initial), "the program is for 2 devices, the axis has 1",
@@ -383,9 +383,9 @@ TEST_CASE("spmd_layer: what does not fit is refused") {
   auto alone = problem;
   alone.kinds = {{"one", 1}};
   alone.compute.resize(alone.graph.nodes.size());
-  const auto single = synthesize(alone);
+  const auto single = spmd::synthesize(alone);
   REQUIRE(single);
-  const spmd_stage_program fits{std::make_shared<const spmd_problem>(alone), one.stage, single->program, single->shares};
+  const spmd::stage_program fits{std::make_shared<const spmd::problem>(alone), one.stage, single->program, single->shares};
   CHECK_THROWS_WITH_AS(layer(fits, {}, kernels, [](int, const tensor_shape&) { return block(tensor_shape{2}); }),
                        "gain: expected the shape [4], its initial values has [2]", input_error);
   layer good(fits, {}, kernels, initial);

@@ -12,10 +12,10 @@
 
 namespace hetsched {
 
-HETSCHED_INLINE spmd_parts::spmd_parts(const spmd_problem& problem, const spmd_program& program,
+HETSCHED_INLINE spmd_parts::spmd_parts(const spmd::problem& problem, const spmd::program& program,
                                        const std::vector<double>& shares) {
-  const auto numbers = cut_parts(problem.graph);
-  auto whole = round_shares(problem, program, shares).parts;
+  const auto numbers = spmd::cut_parts(problem.graph);
+  auto whole = spmd::round_shares(problem, program, shares).parts;
   for (std::size_t node = 0; node < numbers.size(); ++node) {
     points_.emplace_back();
     for (std::size_t d = 0; d < numbers[node].size(); ++d) {
@@ -25,7 +25,7 @@ HETSCHED_INLINE spmd_parts::spmd_parts(const spmd_problem& problem, const spmd_p
       if (found == whole.end()) {
         const auto first = shares.begin() + static_cast<std::ptrdiff_t>(problem.first_share(static_cast<int>(node)));
         const std::vector<double> own{first, first + static_cast<std::ptrdiff_t>(problem.kinds.size())};
-        found = whole.emplace(of, whole_parts(number, problem.kinds, own)).first;
+        found = whole.emplace(of, spmd::whole_parts(number, problem.kinds, own)).first;
       }
       const auto rows = problem.graph.nodes[node].shape[d] / number;
       auto& points = points_.back().emplace_back(part_points{0});
@@ -36,16 +36,16 @@ HETSCHED_INLINE spmd_parts::spmd_parts(const spmd_problem& problem, const spmd_p
 
 namespace detail {
 
-HETSCHED_INLINE rank_steps::rank_steps(const spmd_problem& problem, const spmd_program& program, const spmd_parts& parts,
+HETSCHED_INLINE rank_steps::rank_steps(const spmd::problem& problem, const spmd::program& program, const spmd_parts& parts,
                                        int device, int late_leaf) {
   source from{problem, parts, device, std::vector<char>(problem.graph.nodes.size())};
   if (late_leaf >= 0) at(from.late, late_leaf) = 1;
-  std::map<int, tensor_form> leaves;
+  std::map<int, spmd::tensor_form> leaves;
   for (const auto& step : program) {
     const auto& n = problem.graph.at(step.node);
     if (step.collective || !is_leaf(n)) continue;
     auto& form = leaves.try_emplace(step.node, step.rule.result).first->second;
-    if (is_placeholder(n) || step.rule.result.is_whole()) form = tensor_form::whole();
+    if (is_placeholder(n) || step.rule.result.is_whole()) form = spmd::tensor_form::whole();
   }
   for (const auto& [node, form] : leaves) given_[node] = hold(from, node, form);
   for (const auto& step : program) {
@@ -65,9 +65,9 @@ HETSCHED_INLINE rank_steps::rank_steps(const spmd_problem& problem, const spmd_p
         made.inputs.push_back(tensor_of(from, n.inputs[i], step.rule.inputs[i]));
         if (at(from.late, n.inputs[i])) at(from.late, step.node) = 1;
       }
-      if (n.op == "embedding" && step.rule.inputs[1] == tensor_form::cut(0))
+      if (n.op == "embedding" && step.rule.inputs[1] == spmd::tensor_form::cut(0))
         made.row = static_cast<std::int64_t>(parts.first(n.inputs[1], 0, device));
-      if (n.op == "embedding_grad" && step.rule.result == tensor_form::cut(0))
+      if (n.op == "embedding_grad" && step.rule.result == spmd::tensor_form::cut(0))
         made.row = static_cast<std::int64_t>(parts.first(step.node, 0, device));
       add(from, std::move(made), step.rule.result);
     }
@@ -81,12 +81,12 @@ HETSCHED_INLINE int rank_steps::leaf_of(int node) const {
   return found == given_.end() ? -1 : found->second;
 }
 
-HETSCHED_INLINE int rank_steps::find(int node, tensor_form form) const {
+HETSCHED_INLINE int rank_steps::find(int node, spmd::tensor_form form) const {
   const auto found = known_.find({node, form});
   return found == known_.end() ? -1 : found->second;
 }
 
-HETSCHED_INLINE int rank_steps::hold(const source& from, int node, tensor_form form) {
+HETSCHED_INLINE int rank_steps::hold(const source& from, int node, spmd::tensor_form form) {
   tensor_shape shape;
   for (const auto extent : from.problem.graph.at(node).shape) shape.push_back(as_size(extent));
   if (form.is_cut()) at(shape, form.dimension()) = from.parts.size(node, form.dimension(), from.device);
@@ -94,15 +94,15 @@ HETSCHED_INLINE int rank_steps::hold(const source& from, int node, tensor_form f
   return known_[{node, form}] = static_cast<int>(held_.size()) - 1;
 }
 
-HETSCHED_INLINE void rank_steps::add(const source& from, rank_step step, tensor_form form) {
+HETSCHED_INLINE void rank_steps::add(const source& from, rank_step step, spmd::tensor_form form) {
   step.late = at(from.late, step.node) != 0;
   step.result = hold(from, step.node, form);
   steps_.push_back(std::move(step));
 }
 
-HETSCHED_INLINE int rank_steps::tensor_of(const source& from, int node, tensor_form form) {
+HETSCHED_INLINE int rank_steps::tensor_of(const source& from, int node, spmd::tensor_form form) {
   if (const int here = find(node, form); here >= 0) return here;
-  const int whole = find(node, tensor_form::whole());
+  const int whole = find(node, spmd::tensor_form::whole());
   rank_step step{.node = node};
   if (form.is_cut() && whole >= 0) {
     step.what = rank_step::kind::part;
@@ -111,7 +111,7 @@ HETSCHED_INLINE int rank_steps::tensor_of(const source& from, int node, tensor_f
     step.what = rank_step::kind::change;
     step.inputs = {given_[node]};
   } else {
-    throw input_error("the program reads " + from.problem.graph.at(node).name + " as " + text_of(form) +
+    throw input_error("the program reads " + from.problem.graph.at(node).name + " as " + spmd::text_of(form) +
                       ", which it does not have");
   }
   add(from, std::move(step), form);

@@ -36,7 +36,7 @@ class spmd_layer {
   /// graph, the same on every rank, of which this rank keeps its part. Throws: input_error for an axis of another number of
   /// devices, a program that is none of the problem's, and initial values of another shape.
   template <class Initial>
-  spmd_layer(const spmd_stage_program& given, device_axis<element> axis, Kernels kernels, Initial initial)
+  spmd_layer(const spmd::stage_program& given, device_axis<element> axis, Kernels kernels, Initial initial)
       : stage_(given.stage), graph_(given.problem), run_(made_run(given, std::move(axis), std::move(kernels))) {
     const auto& steps = run_.steps();
     for (int node = 0; node < graph_->graph.size(); ++node) {
@@ -54,8 +54,8 @@ class spmd_layer {
       for (const auto& [parameter, gradient] : graph_->goal.gradients)
         if (parameter == node) gradient_of_.back() = found(gradient, held.form);
     }
-    output_ = found(stage_.output, tensor_form::whole());
-    if (stage_.input_gradient >= 0) input_gradient_ = found(stage_.input_gradient, tensor_form::whole());
+    output_ = found(stage_.output, spmd::tensor_form::whole());
+    if (stage_.input_gradient >= 0) input_gradient_ = found(stage_.input_gradient, spmd::tensor_form::whole());
   }
 
   [[nodiscard]] context make_context() const { return run_.make_values(); }
@@ -88,7 +88,7 @@ class spmd_layer {
  private:
   using run_type = detail::spmd_run<Tensor, Kernels>;
 
-  static run_type made_run(const spmd_stage_program& given, device_axis<element> axis, Kernels kernels) {
+  static run_type made_run(const spmd::stage_program& given, device_axis<element> axis, Kernels kernels) {
     if (axis.size() != given.problem->device_count())
       throw input_error("the program is for " + std::to_string(given.problem->device_count()) + " devices, the axis has " +
                         std::to_string(axis.size()));
@@ -110,9 +110,10 @@ class spmd_layer {
     throw input_error(graph_->graph.at(node).name + ": expected the shape " + text(expected) + ", " + what + " has " +
                       text(found));
   }
-  [[nodiscard]] int found(int node, tensor_form form) const {
+  [[nodiscard]] int found(int node, spmd::tensor_form form) const {
     const int tensor = run_.steps().find(node, form);
-    if (tensor < 0) throw input_error("the program does not end with " + graph_->graph.at(node).name + " as " + text_of(form));
+    if (tensor < 0)
+      throw input_error("the program does not end with " + graph_->graph.at(node).name + " as " + spmd::text_of(form));
     return tensor;
   }
   void give(context& c, int node, const Tensor& t) const {
@@ -133,7 +134,7 @@ class spmd_layer {
   }
 
   stage_goal stage_;
-  std::shared_ptr<const spmd_problem> graph_;
+  std::shared_ptr<const spmd::problem> graph_;
   run_type run_;
   std::vector<Tensor> parameters_, gradients_;
   std::vector<parameter_cut> cuts_;

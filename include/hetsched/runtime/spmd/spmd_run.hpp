@@ -73,7 +73,7 @@ class spmd_run {
   static_assert(traits::space != memory_space::device, "programs are run on tensors in host memory");
 
  public:
-  spmd_run(std::shared_ptr<const spmd_problem> problem, spmd_parts parts, rank_steps steps, device_axis<element> axis,
+  spmd_run(std::shared_ptr<const spmd::problem> problem, spmd_parts parts, rank_steps steps, device_axis<element> axis,
            Kernels kernels)
       : problem_(std::move(problem)),
         parts_(std::move(parts)),
@@ -232,7 +232,7 @@ class spmd_run {
         next = unpack(made, next, has, first - parts_.first(to.node, d, me), count);
   }
 
-  std::shared_ptr<const spmd_problem> problem_;
+  std::shared_ptr<const spmd::problem> problem_;
   spmd_parts parts_;
   rank_steps steps_;
   device_axis<element> axis_;

@@ -12,7 +12,7 @@
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/program.hpp>
 
-namespace hetsched::detail {
+namespace hetsched::spmd::detail {
 
 /// Additive prices: what a node and its collectives add to a sum whatever else the program does.
 struct node_price {
@@ -20,7 +20,7 @@ struct node_price {
   std::array<double, 5> collective{};
 };
 
-[[nodiscard]] inline double price_of(const node_price& price, const spmd_instruction& step) {
+[[nodiscard]] inline double price_of(const node_price& price, const spmd::instruction& step) {
   return step.collective ? at(price.collective, step.how) : step.rule.shared ? price.shared : price.whole;
 }
 
@@ -35,7 +35,7 @@ struct share_box {
 /// to 1: no program with shares in the box costs less than its sum of prices.
 /// Requires: shares that add up to 1 are in the box.
 /// Complexity: O(nodes * kinds log kinds).
-[[nodiscard]] inline std::vector<node_price> prices_in(const share_box& box, const spmd_problem& p,
+[[nodiscard]] inline std::vector<node_price> prices_in(const share_box& box, const spmd::problem& p,
                                                        const std::vector<double>& weights) {
   std::vector<node_price> prices(p.graph.nodes.size());
   const auto segments = as_size(p.segments());
@@ -52,7 +52,7 @@ struct share_box {
     const auto first = p.first_share(static_cast<int>(i));
     const double largest = at(largest_of, n.segment), rest = at(rest_of, n.segment);
     for (std::size_t c = 0; c < price.collective.size(); ++c)
-      price.collective[c] = price_of(p.collect[i], static_cast<spmd_collective>(c)).at(largest);
+      price.collective[c] = price_of(p.collect[i], static_cast<spmd::collective>(c)).at(largest);
     if (is_border(n)) {
       const double other = at(largest_of, p.graph.at(n.inputs[0]).segment);
       if (!p.data_parallel_only) price.shared = p.collect[i].all_to_all.at(std::max(largest, other));
@@ -78,4 +78,4 @@ struct share_box {
   return prices;
 }
 
-}  // namespace hetsched::detail
+}  // namespace hetsched::spmd::detail

@@ -21,7 +21,7 @@
 #include <hetsched/spmd/min_sum.hpp>
 #include <hetsched/spmd/program.hpp>
 
-namespace hetsched::detail {
+namespace hetsched::spmd::detail {
 
 /// The forms in which a tensor can be had.
 class tensor_forms {
@@ -48,10 +48,10 @@ class tensor_forms {
   std::uint64_t bits_ = 0;
 };
 
-[[nodiscard]] inline std::optional<spmd_collective> collective_between(tensor_form from, tensor_form to) {
+[[nodiscard]] inline std::optional<spmd::collective> collective_between(tensor_form from, tensor_form to) {
   if (from == to || from.is_whole() || to.is_partial()) return std::nullopt;
-  if (from.is_partial()) return to.is_whole() ? spmd_collective::all_reduce : spmd_collective::reduce_scatter;
-  return to.is_whole() ? spmd_collective::padded_gather : spmd_collective::all_to_all;
+  if (from.is_partial()) return to.is_whole() ? spmd::collective::all_reduce : spmd::collective::reduce_scatter;
+  return to.is_whole() ? spmd::collective::padded_gather : spmd::collective::all_to_all;
 }
 
 /// Whether a tensor can be used in the form in which it was produced besides the one that a collective gave it. Only where
@@ -63,7 +63,7 @@ enum class form_pairs { none, joined, all };
 /// produced in one form, and one collective may give it another.
 class program_space {
  public:
-  program_space(const spmd_problem& problem, form_pairs pairs, std::size_t largest_table)
+  program_space(const spmd::problem& problem, form_pairs pairs, std::size_t largest_table)
       : problem_(&problem),
         needed_(needed_nodes(problem)),
         class_of_(problem.graph.nodes.size(), -1),
@@ -85,14 +85,14 @@ class program_space {
     // Weights that are read cut in two ways need their gradient in both.
     for (const auto& [parameter, gradient] : problem.goal.gradients) at(readers, gradient) += at(readers, parameter);
     for (const int node : problem.goal.whole) ++at(readers, node);
-    std::vector<std::vector<spmd_rule>> rules(problem.graph.nodes.size());
+    std::vector<std::vector<spmd::rule>> rules(problem.graph.nodes.size());
     std::vector<tensor_forms> of_use(problem.graph.nodes.size(), tensor_forms{tensor_form::whole()});
     for (int i = 0; i < problem.graph.size(); ++i) {
       const auto& n = problem.graph.at(i);
       if (!needed(i) || is_leaf(n)) continue;
       auto& own = at(rules, i);
       own = unchecked::rules_of(n);
-      std::erase_if(own, [&](const spmd_rule& rule) {
+      std::erase_if(own, [&](const spmd::rule& rule) {
         bool possible = allowed(i, rule.result);
         for (std::size_t k = 0; k < n.inputs.size(); ++k) possible = possible && allowed(n.inputs[k], rule.inputs[k]);
         return !possible;
@@ -131,8 +131,8 @@ class program_space {
       double entries = 1;
       for (const int v : f.variables) entries *= at(domains, v);
       if (entries > most_entries)
-        throw input_error("operator " + n.name + " (" + n.op + ") and what it reads have " + number_text(entries) +
-                          " ways to lie on devices together, expected at most 2^28");
+        throw input_error("operator " + n.name + " (" + n.op + ") and what it reads have " +
+                          hetsched::detail::number_text(entries) + " ways to lie on devices together, expected at most 2^28");
       factors.push_back(std::move(f));
     }
     // Whatever part of a parameter a device has, it needs that part of the gradient.
@@ -172,10 +172,10 @@ class program_space {
     search_.emplace(std::move(domains), factors, largest_table);
   }
 
-  [[nodiscard]] const spmd_problem& problem() const { return *problem_; }
+  [[nodiscard]] const spmd::problem& problem() const { return *problem_; }
   [[nodiscard]] const std::vector<tensor_forms>& choices(int node) const { return at(choices_, node); }
   /// Requires: a node that is needed and no leaf.
-  [[nodiscard]] const std::vector<spmd_rule>& rules(int node) const { return at(classes_, at(class_of_, node)).rules; }
+  [[nodiscard]] const std::vector<spmd::rule>& rules(int node) const { return at(classes_, at(class_of_, node)).rules; }
   [[nodiscard]] bool needed(int node) const { return at(needed_, node) != 0; }
   [[nodiscard]] bool exact() const { return search_->exact(); }
   [[nodiscard]] double work() const { return search_->work(); }
@@ -203,8 +203,8 @@ class program_space {
 
   /// The program of choices that are allowed together, each collective as late as can be, so that few stages hold much.
   /// Requires: a finite sum of prices. Unless possible(values), a collective gives joined forms all at once.
-  [[nodiscard]] spmd_program program(const std::vector<int>& values, const std::vector<node_price>& prices) const {
-    spmd_program program;
+  [[nodiscard]] spmd::program program(const std::vector<int>& values, const std::vector<node_price>& prices) const {
+    spmd::program steps;
     std::vector<tensor_forms> there(choices_.size());
     std::vector<tensor_form> produced(choices_.size(), tensor_form::whole());
     const auto choice = [&](int node) { return this->choice(values, node); };
@@ -213,19 +213,19 @@ class program_space {
       if (forms.gives(form)) return;
       if (is_leaf(problem_->graph.at(node))) {
         const auto read = choice(node).has(form) ? form : tensor_form::whole();
-        program.push_back({.node = node, .rule = {.result = read}});
+        steps.push_back({.node = node, .rule = {.result = read}});
         forms = forms | tensor_forms{read};
         return;
       }
       const auto step = step_to(at(produced, node), choice(node), at(prices, node));
-      program.push_back({.node = node, .collective = true, .how = step->how, .from = at(produced, node), .to = step->to});
+      steps.push_back({.node = node, .collective = true, .how = step->how, .from = at(produced, node), .to = step->to});
       forms = forms | (choice(node).count() > 2 ? choice(node) : tensor_forms{step->to});
     };
     for (int i = 0; i < problem_->graph.size(); ++i) {
       const auto& n = problem_->graph.at(i);
       if (!needed(i) || is_leaf(n)) continue;
       const auto& price = at(prices, i);
-      const spmd_rule* best = nullptr;
+      const spmd::rule* best = nullptr;
       double least = std::numeric_limits<double>::infinity();
       for (const auto& rule : rules(i)) {
         bool possible = true;
@@ -239,7 +239,7 @@ class program_space {
       }
       HETSCHED_EXPECTS(best != nullptr);
       for (std::size_t k = 0; k < n.inputs.size(); ++k) provide(n.inputs[k], best->inputs[k]);
-      program.push_back({.node = i, .rule = *best});
+      steps.push_back({.node = i, .rule = *best});
       at(there, i) = {best->result};
       at(produced, i) = best->result;
     }
@@ -247,14 +247,14 @@ class program_space {
       for (const auto form : all_forms(parameter))
         if (choice(parameter).has(form)) provide(gradient, form);
     for (const int node : problem_->goal.whole) provide(node, tensor_form::whole());
-    return program;
+    return steps;
   }
 
  private:
   static constexpr double most_entries = 1 << 28;  // of the table of an operator: 2 GiB
 
   struct change {
-    spmd_collective how;
+    spmd::collective how;
     tensor_form to;
     double seconds;
   };
@@ -273,7 +273,7 @@ class program_space {
   // Operators that are priced alike, with their rules.
   struct node_class {
     int node;  // one of them
-    std::vector<spmd_rule> rules;
+    std::vector<spmd::rule> rules;
   };
 
   [[nodiscard]] tensor_forms choice(const std::vector<int>& values, int node) const {
@@ -289,7 +289,7 @@ class program_space {
 
   // Forms that no operator reads are left out.
   [[nodiscard]] std::vector<tensor_forms> choices_of(const tensor_node& n, tensor_forms of_use,
-                                                     const std::vector<spmd_rule>& rules, form_pairs pairs, bool linear) const {
+                                                     const std::vector<spmd::rule>& rules, form_pairs pairs, bool linear) const {
     const auto whole = tensor_form::whole(), partial = tensor_form::partial();
     std::vector<tensor_form> cuts;
     for (auto bits = of_use.bits() >> 2; bits != 0; bits &= bits - 1) cuts.push_back(tensor_form::cut(std::countr_zero(bits)));
@@ -311,7 +311,7 @@ class program_space {
           for (std::size_t b = a + 1; b < cuts.size(); ++b) all.push_back({cuts[a], cuts[b]});
     }
     if (!of_use.has(partial) ||
-        std::none_of(rules.begin(), rules.end(), [](const spmd_rule& rule) { return rule.result.is_partial(); }))
+        std::none_of(rules.begin(), rules.end(), [](const spmd::rule& rule) { return rule.result.is_partial(); }))
       return all;
     all.push_back({partial});
     if (!linear || pairs == form_pairs::none) return all;
@@ -330,7 +330,7 @@ class program_space {
   }
 
   // All that its table depends on.
-  [[nodiscard]] std::vector<double> look_of(int node, const std::vector<spmd_rule>& rules) const {
+  [[nodiscard]] std::vector<double> look_of(int node, const std::vector<spmd::rule>& rules) const {
     const auto& n = problem_->graph.at(node);
     const auto distinct = distinct_inputs(n);
     std::vector<double> look{static_cast<double>(n.segment),
@@ -338,7 +338,7 @@ class program_space {
     const auto add = [&](const share_cost& cost) { look.insert(look.end(), {cost.fixed_s, cost.slope_s}); };
     for (std::size_t k = 0; k < problem_->kinds.size(); ++k) add(problem_->compute_of(node, k));
     const auto& collect = at(problem_->collect, node);
-    for (std::size_t c = 0; c < 5; ++c) add(price_of(collect, static_cast<spmd_collective>(c)));
+    for (std::size_t c = 0; c < 5; ++c) add(price_of(collect, static_cast<spmd::collective>(c)));
     for (const int i : n.inputs)
       look.push_back(static_cast<double>(std::find(distinct.begin(), distinct.end(), i) - distinct.begin()));
     for (const int i : distinct) add_choices(look, i);
@@ -358,13 +358,13 @@ class program_space {
     const auto seek = [&](tensor_form to) {
       if (to == produced || !forms.has(to)) return;
       const auto how = collective_between(produced, to);
-      if (!how || (problem_->data_parallel_only && *how != spmd_collective::all_reduce)) return;
-      const auto use = [&](spmd_collective c) {
+      if (!how || (problem_->data_parallel_only && *how != spmd::collective::all_reduce)) return;
+      const auto use = [&](spmd::collective c) {
         const double seconds = at(price.collective, c);
         if (!best || seconds < best->seconds) best = change{c, to, seconds};
       };
       use(*how);
-      if (*how == spmd_collective::padded_gather) use(spmd_collective::broadcast_gather);
+      if (*how == spmd::collective::padded_gather) use(spmd::collective::broadcast_gather);
     };
     seek(tensor_form::whole());
     for (auto cuts = forms.bits() >> 2; cuts != 0; cuts &= cuts - 1) seek(tensor_form::cut(std::countr_zero(cuts)));
@@ -408,7 +408,7 @@ class program_space {
     return table;
   }
 
-  const spmd_problem* problem_;
+  const spmd::problem* problem_;
   std::vector<char> needed_;
   std::vector<std::vector<tensor_forms>> choices_;
   std::vector<node_class> classes_;
@@ -417,4 +417,4 @@ class program_space {
   std::optional<min_sum> search_;
 };
 
-}  // namespace hetsched::detail
+}  // namespace hetsched::spmd::detail

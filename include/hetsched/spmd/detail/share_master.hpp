@@ -11,7 +11,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/spmd/program.hpp>
 
-namespace hetsched::detail {
+namespace hetsched::spmd::detail {
 
 // A line below a convex function of the shares: height + slopes * shares.
 struct share_cut {
@@ -19,7 +19,7 @@ struct share_cut {
   std::vector<double> slopes{};
 };
 
-[[nodiscard]] inline share_cut cut_at(const std::vector<spmd_stage>& stages, const std::vector<double>& shares,
+[[nodiscard]] inline share_cut cut_at(const std::vector<spmd::stage>& stages, const std::vector<double>& shares,
                                       std::size_t kinds) {
   share_cut cut{.slopes = std::vector<double>(shares.size())};
   const auto largest_in = [&](int segment) {
@@ -142,4 +142,4 @@ class share_master {
   const std::vector<device_kind>* kinds_;
 };
 
-}  // namespace hetsched::detail
+}  // namespace hetsched::spmd::detail

@@ -9,10 +9,10 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/spmd/problem.hpp>
 
-namespace hetsched::detail {
+namespace hetsched::spmd::detail {
 
 // Shares by speed: the inverse of what all operators take, or those of a segment.
-[[nodiscard]] inline std::vector<double> weights_by_speed(const spmd_problem& p, int segment = -1) {
+[[nodiscard]] inline std::vector<double> weights_by_speed(const spmd::problem& p, int segment = -1) {
   std::vector<double> speed(p.kinds.size());
   double all = 0;
   for (std::size_t k = 0; k < speed.size(); ++k) {
@@ -27,7 +27,7 @@ namespace hetsched::detail {
 }
 
 // The same for each segment.
-[[nodiscard]] inline std::vector<double> shares_by_speed(const spmd_problem& p) {
+[[nodiscard]] inline std::vector<double> shares_by_speed(const spmd::problem& p) {
   if (p.segments() == 1) return weights_by_speed(p);
   std::vector<double> shares;
   for (int s = 0; s < p.segments(); ++s) {
@@ -37,15 +37,15 @@ namespace hetsched::detail {
   return shares;
 }
 
-[[nodiscard]] inline std::vector<double> even_shares(const spmd_problem& p) {
+[[nodiscard]] inline std::vector<double> even_shares(const spmd::problem& p) {
   return std::vector<double>(p.kinds.size() * as_size(p.segments()), 1.0 / p.device_count());
 }
 
 // All the weight on devices of one kind.
-[[nodiscard]] inline std::vector<double> weight_on(const spmd_problem& p, std::size_t kind) {
+[[nodiscard]] inline std::vector<double> weight_on(const spmd::problem& p, std::size_t kind) {
   std::vector<double> weights(p.kinds.size());
   weights[kind] = 1.0 / p.kinds[kind].count;
   return weights;
 }
 
-}  // namespace hetsched::detail
+}  // namespace hetsched::spmd::detail
