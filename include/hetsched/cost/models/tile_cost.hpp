@@ -40,6 +40,7 @@ struct tile_timer {
 /// How the tile cost model sees training.
 struct tile_cost_options {
   int microbatch_size = 1;
+  int batch = 0;                                              ///< samples of an iteration, as of training_cost_options
   hetsched::precision precision = hetsched::precision::fp16;  ///< picks the efficiency; products compute in their own formats
   std::vector<recomputation> recompute{recomputation::none};  ///< what placements may do
   std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
@@ -75,6 +76,7 @@ class tile_cost_model {
   explicit tile_cost_model(hetsched::cluster hardware, Model model, const tile_cost_options& options = {}, Timer timer = {})
       : costs_(std::move(hardware), model.chain(),
                {.microbatch_size = options.microbatch_size,
+                .batch = options.batch,
                 .recompute = options.recompute,
                 .zero = options.zero,
                 .memory = options.memory,
@@ -114,6 +116,7 @@ class tile_cost_model {
       devices_.push_back({.device = make_tile_device(parts[k].device), .efficiency = efficiency});
       devices_.back().device.flash = options.flash;
       try {
+        if (options.memory.accumulation_bytes > 0) devices_.back().byte_s = byte_s(devices_.back());
         for (const auto& mesh : submeshes(parts[k], static_cast<int>(k)))
           for (const auto& where : placements(mesh)) price(devices_.back(), where.degrees);
       } catch (const input_error& e) {
@@ -204,6 +207,7 @@ class tile_cost_model {
     tile_device device{};
     double efficiency = 1;
     double sustained_flops = 0;  // of a device that operators are not known of
+    double byte_s = 0;           // of an elementwise kernel
     std::vector<share_prices> shares{};
   };
 
@@ -225,7 +229,14 @@ class tile_cost_model {
     return {.forward_s = seconds(d, ops.forward),
             .backward_s = seconds(d, ops.backward),
             .weight_backward_s = seconds(d, ops.weight_backward),
-            .selective_s = seconds(d, ops.selective)};
+            .selective_s = seconds(d, ops.selective),
+            .byte_s = d.byte_s};
+  }
+
+  // That a long kernel takes for each of its bytes.
+  [[nodiscard]] static double byte_s(const device_prices& d) {
+    const auto sum = elementwise(std::int64_t{1} << 28, 2, 1, number_format::fp32);
+    return predict_operator(d.device, sum).seconds / sum.traffic_bytes / d.efficiency;
   }
 
   void price(device_prices& d, const degrees& by) const {
