@@ -498,10 +498,10 @@ TEST_CASE("blocks of a config that predict further tokens stand at the head, and
   REQUIRE(read.family);
   CHECK(read.family->further_tokens == 1);
   CHECK(read.chain.size() == 61 + 2);
-  // The shapes of its checkpoint's layer 61, but for embedding and output, which are the model's; DeepSeek-V3's README_WEIGHTS
-  // tells 11.5 billion.
+  // The shapes of its checkpoint's layer 61, corrections of the router included, but for embedding and output, which are the
+  // model's; DeepSeek-V3's README_WEIGHTS tells 11.5 billion.
   const double latent = 7168 * 1536 + 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 + 512 * 128 * 256 + 128 * 128 * 7168;
-  const double experts = 257.0 * 3 * 7168 * 2048 + 7168 * 256, joined = 2.0 * 7168 * 7168, norms = 5 * 7168;
+  const double experts = 257.0 * 3 * 7168 * 2048 + 256 * 7168 + 256, joined = 2.0 * 7168 * 7168, norms = 5 * 7168;
   CHECK(static_cast<double>(parameter_count(read.chain)) - deepseek->parameters == latent + experts + joined + norms);
   REQUIRE(read.remarks.size() == 1);
   CHECK(read.remarks[0] ==
