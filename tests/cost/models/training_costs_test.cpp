@@ -208,6 +208,15 @@ TEST_CASE(
     sharded.zero = 2;  // a quarter of the sums on each
     check_adds(16, sharded, all_s * 3 / 4 / 4);
   }
+  // Where the host keeps up with launches only, it launches a sum for each tensor: four matrices and two norms of a block.
+  auto slow = adds, plain = training_stack{};
+  slow.host_launch_s = plain.host_launch_s = 0.05;
+  const placement one{.mesh = {0, 1, 1}};
+  const auto more_s = [&](int batch) {
+    return block(slow, cost_formulas::tile, batch, one).backward_s - block(plain, cost_formulas::tile, batch, one).backward_s;
+  };
+  CHECK(more_s(16) == doctest::Approx(6 * 0.05 * 3 / 4));
+  CHECK(more_s(4) == 0);
   // What trainers move: autograd in fp32 and in 16 bits; products that add by themselves move nothing more.
   const auto bytes = [](const char* name) { return find_training_stack(name)->bf16.accumulation_bytes; };
   CHECK(bytes("ddp") == 12);

@@ -212,12 +212,15 @@ class tile_cost_model {
   };
 
   [[nodiscard]] double seconds(const device_prices& d, const std::vector<operator_use>& operators) const {
-    double device_s = 0, launches = 0;
-    for (const auto& use : operators) {
-      device_s += use.times * timer_(d.device, use.op);
-      launches += use.times;
-    }
-    return std::max(device_s / d.efficiency, launches * host_launch_s_);
+    double launches = 0;
+    for (const auto& use : operators) launches += use.times;
+    return std::max(device_seconds(d, operators), launches * host_launch_s_);
+  }
+
+  [[nodiscard]] double device_seconds(const device_prices& d, const std::vector<operator_use>& operators) const {
+    double device_s = 0;
+    for (const auto& use : operators) device_s += use.times * timer_(d.device, use.op);
+    return device_s / d.efficiency;
   }
 
   [[nodiscard]] layer_share share_of(const degrees& by) const {
@@ -226,11 +229,18 @@ class tile_cost_model {
 
   [[nodiscard]] detail::layer_compute compute(const device_prices& d, int kind, const layer_share& share) const {
     const layer_operators ops = model_.operators(kind, share);
-    return {.forward_s = seconds(d, ops.forward),
-            .backward_s = seconds(d, ops.backward),
-            .weight_backward_s = seconds(d, ops.weight_backward),
-            .selective_s = seconds(d, ops.selective),
-            .byte_s = d.byte_s};
+    detail::layer_compute c{.forward_s = seconds(d, ops.forward),
+                            .backward_s = seconds(d, ops.backward),
+                            .weight_backward_s = seconds(d, ops.weight_backward),
+                            .selective_s = seconds(d, ops.selective),
+                            .byte_s = d.byte_s};
+    if (d.byte_s > 0 && host_launch_s_ > 0) {
+      double launches = ops.parameters;
+      for (const auto& use : ops.backward) launches += use.times;
+      c.host_s = launches * host_launch_s_;
+      c.hidden_s = c.backward_s - device_seconds(d, ops.backward);
+    }
+    return c;
   }
 
   // That a long kernel takes for each of its bytes.
