@@ -129,7 +129,7 @@ for of, suffix in (("forward", ""), ("backward", "_backward")):
 
 # Iterations on one GPU, measured with PyTorch. pure: all in bf16, the optimizer, too; autocast: as ddp
 PURE = {"format": "hetsched/stack", "version": 1, "name": "PyTorch, all in bf16", "like": "ddp", "autocast": False,
-        "bf16": {"weight_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 4}}
+        "bf16": {"weight_bytes": 2, "gradient_bytes": 2, "optimizer_bytes": 4, "accumulation_bytes": 6}}
 by = collections.defaultdict(list)
 for r in rows("torch_iterations.csv"):
     if r["precision"] == "fp32":  # in TF32, by PyTorch's leave
@@ -150,9 +150,11 @@ for r in rows("torch_iterations.csv"):
             by[r["precision"], stack].append(error)
         else:
             by[r["day"], r["device"], r["model"], r["precision"]].append(error)
-for (day, device, model, precision), errors in sorted((key, errors) for key, errors in by.items() if len(key) == 4):
+            by["several" if n["microbatches"] > 1 else "one"].append(error)
+for (day, device, model, precision), errors in sorted((key, errors) for key, errors in by.items() if isinstance(key, tuple) and len(key) == 4):
     how = {"pure": "all in bf16", "autocast": "under autocast (`ddp`)"}[precision]
     group(f"{device}: iterations of {model.replace('gpt', 'GPT-').replace('llama', 'Llama')} {how}, {day}", errors, 0.10, bias=0.05)
+group("Of these, of two or four microbatches", by["several"])
 group("All of these in bf16 as `fsdp`", by["pure", "fsdp"])
 group("All of these in bf16 without `--stack`", by["pure", "hetsched"])
 group("All of these under autocast without `--stack`", by["autocast", "hetsched"])
@@ -184,6 +186,8 @@ for name in readings:
 
 
 # Megatron-LM's tables, but for rows of several chunks
+unfused = put("unfused.json", {"format": "hetsched/stack", "version": 1, "name": "Megatron-LM of 2021", "like": "megatron",
+                               "fp16": {"accumulation_bytes": 6}})
 by = collections.defaultdict(list)
 for r in rows("megatron.csv"):
     n = {key: int(value) for key, value in r.items() if key not in ("table", "iteration_s")}
@@ -200,11 +204,14 @@ for r in rows("megatron.csv"):
              "devices": [{"subcluster": "all", "first_device": i * each, "nodes": each // 8, "devices_per_node": 8}],
              "degrees": {"data": n["data"], "tensor": n["tensor"]}, "zero": 0, "recompute": "selective" if n["selective"] else "full"}
             for i in range(stages)]
-    told = told_of(cluster, model, line, n["microbatches"], n["microbatch"] * n["data"],
-                   {"granularity": "block", "sequence": 2048, "precision": "fp16", "attention": "standard"}, "megatron")
-    by[r["table"].split(" Table")[0]].append(seconds_of(told) / float(r["iteration_s"]) - 1)
-group("Megatron-LM on A100, SC'21 Tables 1 and 2, 32 to 2,240 GPUs (`megatron`)", by["SC21"], 0.10, bias=0.05)
-group("Megatron-LM on A100, Korthikanti Table 5, 8 and 512 GPUs (`megatron`)", by["Korthikanti"], 0.10, bias=0.05)
+    for stack in ("megatron", unfused):
+        told = told_of(cluster, model, line, n["microbatches"], n["microbatch"] * n["data"],
+                       {"granularity": "block", "sequence": 2048, "precision": "fp16", "attention": "standard"}, stack)
+        by[r["table"].split(" Table")[0], stack].append(seconds_of(told) / float(r["iteration_s"]) - 1)
+group("Megatron-LM on A100, SC'21 Tables 1 and 2, 32 to 2,240 GPUs (`megatron`)", by["SC21", "megatron"], 0.10, bias=0.05)
+group("The same, gradients added by kernels of their own, as before 2022", by["SC21", unfused])
+group("Megatron-LM on A100, Korthikanti Table 5, 8 and 512 GPUs (`megatron`)", by["Korthikanti", "megatron"], 0.10, bias=0.05)
+group("The same, gradients added by kernels of their own", by["Korthikanti", unfused])
 
 # HARP, Table 2: the MFU of its plans, Tables 3 to 10. A stage: v (V100e) or a (A100), its layers, data x tensor degree
 gpts = {"15B": (5120, 32), "30B": (7168, 56), "39B": (8192, 64)}
@@ -320,12 +327,12 @@ ratios = "; ".join(
     for pair in (("a100", "h20"), ("a100", "ascend"), ("ascend", "h20")))
 lines += ["",
           "* The H100's operators were measured for this page on 27 November 2026, on one H100 80GB HBM3 with PyTorch 2.11 (products and a token's attention in CUDA graphs, on random numbers). No constant was fitted to products or to a token's attention; attention of training on Hopper was fitted to these kernels, by generation (`flash_of`). Other shapes, measured the day after, are the line of attention that is not fitted.",
-          "* Iterations on one GPU were measured with the same PyTorch, eager, by [bench/validation/torch_iterations.py](../../bench/validation/torch_iterations.py): AdamW (`fused`), `scaled_dot_product_attention`, PyTorch's loss in fp32. All in bf16 is the stack `{\"like\": \"ddp\", \"autocast\": false, \"bf16\": {\"weight_bytes\": 2, \"gradient_bytes\": 2, \"optimizer_bytes\": 4}}`. With the rows of 27 November in view `long_power` was chosen; with those of the H100 of the day after what the optimizer sustains of the memory's bandwidth (0.7) and what the host needs for each kernel (20 us, of rows of a single short sample, which no device explains); kernels were counted again, from PyTorch's code, where a profile of one of these models had shown others. Nothing was fitted to the H200's rows, which were measured last.",
+          "* Iterations on one GPU were measured with the same PyTorch, eager, by [bench/validation/torch_iterations.py](../../bench/validation/torch_iterations.py): AdamW (`fused`), `scaled_dot_product_attention`, PyTorch's loss in fp32. All in bf16 is the stack `{\"like\": \"ddp\", \"autocast\": false, \"bf16\": {\"weight_bytes\": 2, \"gradient_bytes\": 2, \"optimizer_bytes\": 4, \"accumulation_bytes\": 6}}`. With the rows of 27 November in view `long_power` was chosen; with those of the H100 of the day after what the optimizer sustains of the memory's bandwidth (0.7) and what the host needs for each kernel (20 us, of rows of a single short sample, which no device explains); kernels were counted again, from PyTorch's code, where a profile of one of these models had shown others. Nothing was fitted to the H200's rows, which were measured last.",
           "* Rows marked fitted are a sample of those that constants were fitted to, by generation where attention is meant. With the constants fitted without the chip, all rows of linear layers are off by what stands on the pages of engines' linear layers in [bf16](engines-linear-layers-in-bf16.md) and [fp8](engines-linear-layers-in-fp8.md). `linear` in fp8 rounds its inputs first, `scaled_mm`, as on the H100, does not.",
           "* llm-foundry's stack is `{\"like\": \"fsdp\", \"attention\": \"first\", \"autocast\": true}`: MPT's table was made in 2023 with FlashAttention's first version in Triton, which takes twice the second's time (Dao 2023), under `amp_bf16`. Its rows in fp8, under `amp_fp8`, are that stack with `\"products\": \"fp8\"`, to which nothing was fitted: no other iterations in fp8 were measured.",
           "* That stack is a reading: no number in it was fitted to the runs, but `first` and `autocast` were taken from what is known of llm-foundry with this table in view, and so was `fsdp`'s margin of memory, which is none. The other readings stand beside it.",
-          "* `ddp` and llm-foundry are priced by counting what autocast adds: norms and residual sums are in fp32, and weights that are not held in 16 bits are rounded for each product. What eager PyTorch takes to add the gradients of a microbatch to those before, three passes over them, is counted by no stack: rows of several microbatches of few samples are among those furthest off.",
-          "* Megatron-LM's rows are those of one chunk in [its tables](megatron-lm-iterations.md), in fp16, recomputed in full unless the table says selectively. What that page does besides, rings as they were measured and one fitted efficiency, is not here: from datasheets alone Megatron-LM is predicted too fast.",
+          "* `ddp` and llm-foundry are priced by counting what autocast adds: norms and residual sums are in fp32, and weights that are not held in 16 bits are rounded for each product. What eager PyTorch takes to add the gradients of a microbatch to those before, three passes over them, is `accumulation_bytes`: 12 a parameter in fp32, 6 in bf16, by a kernel for each tensor that the host launches. Nothing of it was fitted; without it the rows of several microbatches were 15.5 % too fast on average.",
+          "* Megatron-LM's rows are those of one chunk in [its tables](megatron-lm-iterations.md), in fp16, recomputed in full unless the table says selectively. What that page does besides, rings as they were measured and one fitted efficiency, is not here: from datasheets alone Megatron-LM is predicted too fast. Its products add gradients to earlier ones as they make them; before 2022, when the code for that came, `main_grad.add_(grad)` did, which the readings beside it have (6 bytes a parameter in fp16). Which of the two made each table is not told.",
           "* HARP's MFU counts what is recomputed, as its base Alpa counts FLOPs (`compute_gpt_tflops`, 96 of 72 parts), so the command's MFU is taken by 4/3: a reading, chosen since all plans then fit in memory, of which 7 do not if nothing is recomputed, and with both in view. Not in the paper: models (here as for [what planning buys](../speed-ups.md)), microbatches (a sample for each rank of the widest data degree). V100e there are slowed A100.",
           "* HexiScale's plans and batch (here 256) are not told: the plans are what `hetsched-plan --planner hexiscale --search published` finds, under full recomputation, which its MFU does not count. Its trainer waits for transfers, as the stack `{\"sends\": \"blocking\"}` says: one by one, or, as `grouped`, all between two computations together. On unlike GPUs all rows are too fast with transfers beside computing. One by one, settings 1 and 3 are 13 to 27 % too slow and setting 2 is 13 % too fast still; what else its trainer did, and by which plans, is not known, and nothing was fitted to these rows. That goal is missed.",
           f"* HetAuto does not say what is recomputed, nor the ffn (11008 here) and vocabulary (32000). With all recomputed, speeds are {ratios}: in the order that was measured. With nothing recomputed all three are too fast by a fifth to a third. With its row as [anchor](../files.md#clusterjson) each device is as fast as was measured, within 0.5 %, either way recomputed; that tells that anchors hold, not how far they carry, as no device has a second row.", "",

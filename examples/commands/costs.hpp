@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <climits>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -77,6 +78,7 @@ struct cost_choice {
   int sequence = 0;
   int max_context = 1, max_expert = INT_MAX;
   bool extrapolate = false;
+  int batch = 0;  ///< samples of an iteration, which the command knows; 0: not known
 
   /// `plans`: whether the command chooses how stages save memory.
   void add_options(CLI::App& app, bool plans) {
@@ -346,12 +348,27 @@ class cost_source {
     if (measured())
       throw hetsched::input_error("\"measured\" of devices is not used: " + given_.profile +
                                   " has times of its own; take one out");
-    return hetsched::anchored(
-        file.hardware, file.anchors,
-        {.formulas = kind(file.hardware) == "tile" ? hetsched::cost_formulas::tile : hetsched::cost_formulas::analytic,
-         .flash_attention = flash(),
-         .stack = stack_,
-         .correction = factor()});
+    return hetsched::anchored(file.hardware, file.anchors, anchor_options(file));
+  }
+
+  /// Where the anchors of a device do not agree: how far off the costs of each are on the devices as anchored().
+  [[nodiscard]] std::vector<std::string> anchor_warnings(const hetsched::cluster_file& file,
+                                                         const hetsched::cluster& hardware) const {
+    std::vector<std::string> all;
+    if (file.anchors.size() < 2) return all;
+    const auto residuals = anchor_residuals(hardware, file.anchors, anchor_options(file));
+    std::map<std::string, std::vector<double>> by;  // device
+    for (std::size_t i = 0; i < residuals.size(); ++i) by[file.anchors[i].device].push_back(residuals[i]);
+    for (const auto& [device, off] : by) {
+      const auto far = [](double r) { return std::abs(r) > hetsched::far_residual; };
+      if (std::none_of(off.begin(), off.end(), far)) continue;
+      std::string text = "what was \"measured\" of " + device + " does not agree: as anchored, times are";
+      for (std::size_t i = 0; i < off.size(); ++i)
+        text += (i > 0 ? ", " : " ") + std::string(off[i] > 0 ? "+" : "") + hetsched::format_percent(off[i]) + " off /measured/" +
+                std::to_string(i);
+      all.push_back(text + "; did all run under the same stack, with the model, degrees and recomputation that they tell?");
+    }
+    return all;
   }
 
   /// Throws input_error for a device whose calibration, or speeds of classes of operators, would not be used.
@@ -541,6 +558,7 @@ class cost_source {
         .cut = cut(),
         .flash_attention = flash(),
         .stack = stack_,
+        .batch = given_.batch,
         .recompute = recomputations(),
         .zero = zero_stages(),
         .max_context = std::max(offered.context, model_->family ? given_.max_context : 1),
@@ -609,6 +627,14 @@ class cost_source {
   }
 
  private:
+  // What anchors are judged by.
+  [[nodiscard]] hetsched::training_cost_options anchor_options(const hetsched::cluster_file& file) const {
+    return {.formulas = kind(file.hardware) == "tile" ? hetsched::cost_formulas::tile : hetsched::cost_formulas::analytic,
+            .flash_attention = flash(),
+            .stack = stack_,
+            .correction = factor()};
+  }
+
   // Throws input_error for what HexiScale's formulas do not know.
   void expect_hexiscale() const {
     const auto require = [](bool holds, const std::string& what) {

@@ -79,9 +79,12 @@ int compare_command(const comparison& given) {
     for (const auto& entry : hetsched::planners()) chosen.push_back(&entry);
   const auto file = read_cluster_file(input.cluster);
   for (const auto& path : file.files) files.reads(path);
-  const cost_source source(input.costs, input.model, file.stack);
+  auto costs = input.costs;
+  costs.batch = input.global_batch;
+  const cost_source source(costs, input.model, file.stack);
   const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);
+  for (const auto& text : source.anchor_warnings(file, hardware)) std::cerr << "hetsched-compare: " << text << '\n';
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-compare: " << text << '\n';
   std::vector<comparison_row> rows;
   for (const auto* planner : chosen) {

@@ -74,6 +74,18 @@ TEST_CASE("a device that was seen to be slow gets less work; the plan and the su
       "hetsched-plan --cluster c.json --model m.json --global-batch 16 --microbatch-size 4 --planner interop_dp --report r.html");
   CHECK(w.get("r.html").find("anchored: a x 0.") != std::string::npos);
   CHECK(said.output.find("from datasheets; anchored: a x 0.") != std::string::npos);
+  CHECK(said.errors.find("does not agree") == std::string::npos);
+  const std::string at = R"({"model": "m.json", "degrees": {"tensor": 2}, "microbatch_size": 4, "tokens_per_s": )";
+  const auto complaint = [&](const std::string& second) {
+    static_cast<void>(w.planned("\"measured\": [" + at + "3000}, " + at + second + "}]"));
+    return w.run("hetsched-predict --cluster c.json --model m.json --plan p.json").errors;
+  };
+  CHECK(complaint("3200").find("does not agree") == std::string::npos);
+  const auto unlike = complaint("4320");
+  CHECK(unlike.find("what was \"measured\" of A100") != std::string::npos);
+  CHECK(unlike.find("does not agree: as anchored, times are -1") != std::string::npos);
+  CHECK(unlike.find(" % off /measured/0, +") != std::string::npos);
+  CHECK(unlike.find(" % off /measured/1; ") != std::string::npos);
   const auto like = hetsched::cases_text(hetsched::cases_like(hetsched::cost_basis::datasheets, "hetsched"));  // of v
   CHECK(said.output.find("; " + like + "\n") != std::string::npos);
   CHECK(w.get("r.html").find(like) != std::string::npos);

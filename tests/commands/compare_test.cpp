@@ -77,6 +77,16 @@ TEST_CASE("hetsched-compare: plans whose transfers hold ranks up stand beside th
   };
   CHECK(row("hetauto").at(3) == "-");
   CHECK(row("interop_dp").at(3) != "-");
+  // Plans are chosen by these sends, as hetsched-plan does.
+  const auto planners = nlohmann::json::parse(
+      w.run("hetsched-compare --json --stack deepspeed --planners interop_dp,parallel_pipelines" + input).output)["planners"];
+  for (const auto& found : planners) {
+    const auto planner = found["planner"].get<std::string>();
+    const auto planned =
+        nlohmann::json::parse(w.run("hetsched-plan --json --stack deepspeed --planner " + planner + input).output);
+    CHECK(found["iteration_s"] == planned["plan"]["predicted"]["iteration_s"]);
+    CHECK(found.contains("iteration_with_sends_s") == planned.contains("iteration_with_sends_s"));
+  }
 }
 
 TEST_CASE("hetsched-compare: baselines are asked by name only, use all devices and hand in what hetsched-predict says of them") {
@@ -98,7 +108,7 @@ TEST_CASE("hetsched-compare: baselines are asked by name only, use all devices a
     const std::string planner = row["planner"];
     CAPTURE(planner);
     CHECK(row["devices_used"] == 4);
-    REQUIRE(w.run("hetsched-plan --out p.json --planner " + planner + input).status == 0);
+    REQUIRE(w.run("hetsched-plan --sends blocking --out p.json --planner " + planner + input).status == 0);
     const auto again = w.run("hetsched-predict --json --sends blocking --cluster c.json --model m.json --plan p.json");
     REQUIRE(again.status == 0);
     for (const auto* key : {"iteration_s", "iteration_with_sends_s"})

@@ -171,6 +171,15 @@ const std::vector<door> doors{
        const auto c = anchored(hardware(), std::array{a});
        expect(c.subclusters[0].device.speed > 0 && std::isfinite(c.subclusters[0].device.speed), "a speed");
      }},
+    {"anchor_residuals",
+     [](random_source& r) {
+       const device_anchor a{.device = one_in(r, 8) ? "B" : "T4",
+                             .model = some_model(r),
+                             .microbatch_size = mostly(r, 2, 12),
+                             .microbatches = mostly(r, r.integer(0, 3), 12),
+                             .tokens_per_s = one_in(r, 6) ? some_double(r) : 1000};
+       for (const double off : anchor_residuals(hardware(), std::array{a})) expect(off > -1 && std::isfinite(off), "a residual");
+     }},
     {"validate_copies",
      [](random_source& r) {
        std::vector<layer_copy> layers(3);
@@ -206,6 +215,8 @@ const std::vector<door> doors{
        o.stack.update_bandwidth = one_in(r, 6) ? some_double(r) : 1;
        o.stack.gather_overlap = one_in(r, 6) ? some_double(r) : 1;
        o.max_context = mostly(r, 1);
+       o.batch = mostly(r, 4);
+       o.stack.bf16.accumulation_bytes = mostly(r, 12);
        const auto costs = training_costs(hardware(), some_model(r), o)(mostly(r, 2));
        expect(cost_of::layer_count(costs) > 0, "layers");
      }},

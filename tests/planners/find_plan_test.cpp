@@ -13,6 +13,7 @@
 #include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/cost/models/training_costs.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/model/transformer.hpp>
 #include <hetsched/planners/hetauto.hpp>
@@ -460,4 +461,46 @@ TEST_CASE("planners that share a book make the plans that they make alone, and a
     compare(shared[2], parallel_pipelines(hardware, costs, problem));
   }
   CHECK(plans > 20);
+}
+
+TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks, and bounds stay bounds") {
+  auto hardware = two_kinds();
+  hardware.links[0].link.bandwidth /= 4;
+  const auto model = gpt({.layers = 6, .hidden = 1024, .heads = 16, .vocab = 32000, .sequence = 512});
+  training_cost_options options{.stack = *find_training_stack("deepspeed")};
+  REQUIRE(options.stack.sends == send_mode::blocking);
+  plan_request request{.global_batch = 32, .planner = "interop_dp", .use_all_devices = true};
+  const auto found = find_plan(hardware, model, request, options);
+  request.sends = send_mode::asynchronous;
+  const auto beside = find_plan(hardware, model, request, options);
+  REQUIRE(found);
+  REQUIRE(beside);
+  options.batch = 32;
+  const auto costs = training_costs(hardware, model, options);
+  const auto sent_s = [&](const plan& p) {
+    const auto judged = evaluate(hardware, costs, p);
+    REQUIRE(judged);
+    CHECK(judged->plan.predicted.iteration_s == p.predicted.iteration_s);
+    return iteration_under(*judged, send_mode::blocking);
+  };
+  const double chosen_s = sent_s(*found);
+  CHECK(chosen_s < 0.99 * sent_s(*beside));
+  CHECK(found->predicted.iteration_s >= beside->predicted.iteration_s);
+  CHECK(found->setting == beside->setting);
+  REQUIRE(found->evidence);
+  CHECK(found->evidence->objective_bound <= chosen_s);
+  CHECK(found->evidence->objective_value == found->predicted.iteration_s);
+  // The same by costs, as the setting's stack sends; and no plan is looked at that there is no time for.
+  request.sends = {};
+  request.setting = found->setting;
+  request.arithmetic = options.precision;
+  request.flops_per_sample = training_flops(make_chain(model, options.cut));
+  CHECK(find_plan(hardware, costs, request)->pipelines == found->pipelines);
+  int asked = 0;
+  request.sends_go_on = [&](int, double) { return ++asked < 1; };
+  CHECK(sent_s(*find_plan(hardware, costs, request)) <= sent_s(*beside) * (1 + 1e-9));
+  CHECK(asked == 1);
+  // Money and published searches know nothing of sends.
+  request.how.published = true;
+  CHECK(find_plan(hardware, costs, request)->pipelines == beside->pipelines);
 }

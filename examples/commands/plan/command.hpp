@@ -160,9 +160,11 @@ inline void take_target(plan_arguments& given, outputs& files) {
 
   const auto file = read_cluster_file(given.cluster);
   for (const auto& path : file.files) files.reads(path);
+  given.costs.batch = given.global_batch;
   const cost_source source(given.costs, given.model, file.stack);
   const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);
+  for (const auto& text : source.anchor_warnings(file, hardware)) std::cerr << "hetsched-plan: " << text << '\n';
   const bool serves = is_inference(given.objective);
   if (serves) given.serving.products = source.products(given.products);
   for (const auto& text :
@@ -213,16 +215,11 @@ inline void take_target(plan_arguments& given, outputs& files) {
   std::vector<plan> on_the_way;
   auto first = given;
   if (given.quantile > 0) first.time_budget_s /= 2;  // the rest is for noise
-  // What stages are planned for is transfers beside computing: then plans are looked for that lose little by waiting for them.
-  const bool by_sends = source.trainer_sends(given.sends) != send_mode::asynchronous &&
-                        given.objective == plan_objective::iteration && given.frontier.empty() && given.quantile == 0 &&
-                        given.device_bias == 0 && !given.options.published && lost.empty();
-  if (by_sends) first.time_budget_s *= 0.75;
   std::string robust_text;
   nlohmann::ordered_json noise, bias;
   auto found = [&]() -> outcome<plan> {
     if (given.device_bias == 0)
-      return search(first, planner, hardware, source, progress, given.quantile > 0 || by_sends ? &on_the_way : nullptr);
+      return search(first, planner, hardware, source, progress, given.quantile > 0 ? &on_the_way : nullptr);
     auto unbiased = search_unbiased(given, planner, hardware, source, progress);
     if (!unbiased) return unbiased.why_not();
     robust_text = bias_rows(given, hardware, *unbiased);
@@ -237,11 +234,6 @@ inline void take_target(plan_arguments& given, outputs& files) {
                {"quantile_s", robust->quantile_s}, {"fastest_s", robust->fastest_s}, {"plans", robust->plans}};
       found = std::move(robust->plan);
     }
-  }
-  if (found && by_sends) {
-    on_the_way.insert(on_the_way.begin(), *found);
-    if (auto sent = search_sends(given, planner, hardware, source, std::move(on_the_way), progress))
-      found = std::move(sent->plan);
   }
   if (!found) {
     const auto& why = found.why_not();

@@ -17,7 +17,6 @@
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/robust.hpp>
-#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/planners.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
@@ -120,9 +119,9 @@ class sized_costs {
   return held;
 }
 
-/// Whether a search may go on.
-[[nodiscard]] inline bool in_time(const plan_arguments& given, const progress_line& progress) {
-  return !interrupted() && (given.time_budget_s < 0 || progress.elapsed_s() < given.time_budget_s);
+/// Whether a search may go on that has this share of the time.
+[[nodiscard]] inline bool in_time(const plan_arguments& given, const progress_line& progress, double share = 1) {
+  return !interrupted() && (given.time_budget_s < 0 || progress.elapsed_s() < share * given.time_budget_s);
 }
 
 /// Where a search stands, in words, and how much of it is done.
@@ -165,6 +164,9 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   request.schedule = given.schedule;
   request.how = given.options;
   request.device_bias = given.device_bias;
+  // Noise and money know nothing of sends.
+  const bool by_time = given.quantile == 0 && given.frontier.empty();
+  request.sends = by_time ? source.trainer_sends(given.sends) : send_mode::asynchronous;
   request.costs_on = [&](const hetsched::cluster& turned) -> costs_by_size { return sized_costs(turned, source); };
   request.use_all_devices = given.use_all_devices;
   request.mixed_stages = given.mixed_stages;
@@ -176,7 +178,14 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   request.progress = [&, objective = given.objective](const find_progress& at) {
     if (progress.due() || !at.schedule.empty()) show(progress, objective, at);
   };
-  request.go_on = [&] { return in_time(given, progress); };
+  // A quarter of the time is for the sends of the plans that the search meets.
+  const bool sent = *request.sends != send_mode::asynchronous && given.objective == plan_objective::iteration;
+  const double share = sent && !given.options.published ? 0.75 : 1;
+  request.go_on = [&, share] { return in_time(given, progress, share); };
+  request.sends_go_on = [&](int looked_at, double best_s) {
+    if (progress.due()) progress.show(0, "sends: " + std::to_string(looked_at) + " plans, best " + format_seconds(best_s));
+    return in_time(given, progress);
+  };
   request.wait_for_first = [] { return !interrupted(); };
   if (given.threads > 1) request.parallel = thread_executor(given.threads);
   return request;
@@ -229,25 +238,6 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   auto found = most_robust_plan(hardware, sized_costs(hardware, source), std::move(plans), options);
   if (found) found->plan.setting = source.setting(hardware);
   return found;
-}
-
-/// The plan whose iteration is shortest where ranks wait for what they send, from those that the search has found on; of planners
-/// whose plans are of a kind of their own, of those alone. `plans`: the search's own first.
-[[nodiscard]] inline hetsched::outcome<hetsched::sent_plan> search_sends(
-    const plan_arguments& given, const hetsched::planner_entry& planner, const hetsched::cluster& hardware,
-    const cost_source& source, std::vector<hetsched::plan> plans, progress_line& progress) {
-  using namespace hetsched;
-  sends_options options;
-  options.how = {
-      .flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = given.options.epsilon};
-  if (given.target) options.runs = [&](const plan& p) { return gaps(p, *given.target, hardware).empty(); };
-  if (planner.name != planners().front().name && !planner.one_pipeline) options.most_plans = static_cast<int>(plans.size());
-  options.go_on = [&](int looked_at, double best_s) {
-    if (progress.due()) progress.show(0, "sends: " + std::to_string(looked_at) + " plans, best " + format_seconds(best_s));
-    return in_time(given, progress);
-  };
-  return fastest_with_sends(hardware, sized_costs(hardware, source), std::move(plans), source.trainer_sends(given.sends),
-                            options);
 }
 
 /// The frontier of time against money, of all microbatch sizes together; with a plan that belongs on it.

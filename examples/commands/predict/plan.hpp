@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
+#include <cstdint>
 #include <iostream>
 #include <map>
 #include <optional>
@@ -282,9 +284,11 @@ inline int plan_command(plan_arguments given) {
   }
   given.costs.take(judged.planned.setting, given.plan);
   const auto& own = judged.planned.setting.stack;
+  given.costs.batch = static_cast<int>(std::min<std::int64_t>(sample_count(judged.planned), INT_MAX));
   const command::cost_source source(given.costs, given.model, own ? own : file.stack);
   const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);
+  for (const auto& text : source.anchor_warnings(file, hardware)) std::cerr << "hetsched-predict: " << text << '\n';
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-predict: " << text << '\n';
   const auto& lines = judged.planned.pipelines;
   const auto last = lines.front().stages.size() - 1;

@@ -9,6 +9,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/cost/network/send_mode.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/plan/plan.hpp>
@@ -71,6 +72,7 @@ using costs_on_cluster = std::function<costs_by_size(const cluster&)>;
 struct regret_options {
   evaluate_options how = {};
   bool moves = true;  ///< whether neighbours of the best plan are looked at, too, as most_robust_plan does
+  send_mode sends = send_mode::asynchronous;  ///< of the trainer: iterations are those with them, as of fastest_with_sends
   /// Called before each plan is looked at, with how many have been and the least worst loss; false ends the search.
   std::function<bool(int plans, double worst_loss)> go_on = {};
 };

@@ -27,6 +27,7 @@
 #include <hetsched/evaluate/detail/played_plan.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/robust.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/schedule/simulate/detail/event_graph.hpp>
@@ -215,7 +216,7 @@ HETSCHED_INLINE outcome<unbiased_plan> least_regret_plan(std::span<const speed_c
         if (!first_refusal) first_refusal = judged ? refusal{refusal::kind::infeasible, judged->shortage} : judged.why_not();
         return std::nullopt;
       }
-      found.seconds.push_back(judged->plan.predicted.iteration_s);
+      found.seconds.push_back(iteration_under(*judged, sends_under(judged->plan, options.sends)));
       if (found.seconds.size() == 1) found.plan = std::move(judged->plan);
       if (enough(found)) return std::nullopt;
     }

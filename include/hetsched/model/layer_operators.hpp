@@ -35,6 +35,7 @@ struct layer_operators {
   std::vector<operator_use> backward{};         ///< without recomputation
   std::vector<operator_use> weight_backward{};  ///< of `backward`, those that compute gradients of weights
   std::vector<operator_use> selective{};        ///< of `forward`, what selective recomputation runs again
+  int parameters = 0;                           ///< tensors of them, each of which has a gradient; 0 if not told
 
   friend bool operator==(const layer_operators&, const layer_operators&) = default;
 };

@@ -106,6 +106,7 @@ class kernel_writer {
     list_.forward.push_back({hetsched::norm(rows, width, wide_format())});
     gradient(hetsched::norm(rows, width, wide_format()));
     gradient(elementwise(checked_mul(rows, width), 2, 0, wide_format()), true);
+    list_.parameters += m_.norm_vectors;
     round(checked_mul(rows, width));  // what products read
   }
 
@@ -157,6 +158,7 @@ class kernel_writer {
   }
 
   void add_gradient(std::int64_t weights) {
+    ++list_.parameters;
     if (style_.adds_gradients) gradient(elementwise(weights, 2, 1, f()), true);
   }
 
@@ -197,7 +199,9 @@ class kernel_writer {
     gradient(gemm(out, in, tokens, f()), true);
     if (style_.wide_weights) round(checked_mul(in, out), true);
     add_gradient(checked_mul(in, out));
-    if (bias) gradient(elementwise(checked_mul(tokens, out), 1, 0, f()), true);
+    if (!bias) return;
+    gradient(elementwise(checked_mul(tokens, out), 1, 0, f()), true);
+    ++list_.parameters;
   }
 
   // Linear layers that read the same.

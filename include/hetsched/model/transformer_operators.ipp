@@ -26,6 +26,7 @@ HETSCHED_INLINE void kernel_writer::embedding() {
     add_gradient(checked_mul(part(m_.vocab), sizes_.word));
     if (sizes_.word != sizes_.h) wide_linear(tokens_here_, sizes_.word, sizes_.h, false);
   }
+  list_.parameters += (m_.positions > 0 ? 1 : 0) + (m_.token_types > 0 ? 1 : 0);
   if (m_.positions > 0) map(wide(tokens_here_), {2, 1, 1, 0});
   if (m_.token_types > 0) map(wide(tokens_here_), {2, 1, 0, 0});
   if (m_.embedding_norm) norm();
@@ -156,7 +157,9 @@ HETSCHED_INLINE void kernel_writer::expert_linears(std::int64_t routed, std::int
     if (style_.wide_weights) round(weights, true);
     add_gradient(weights);
   }
-  if (m_.mlp_bias && !in_fp8(in, out)) gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);
+  if (!m_.mlp_bias || in_fp8(in, out)) return;
+  gradient(elementwise(checked_mul(routed, out), 1, 0, f()), true);
+  ++list_.parameters;
 }
 
 HETSCHED_INLINE void kernel_writer::scores_and_values(std::int64_t heads, std::int64_t kv_heads, std::int64_t head,

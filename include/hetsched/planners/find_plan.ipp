@@ -20,6 +20,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/planners/baselines.hpp>
@@ -540,19 +541,23 @@ inline void validate(const plan_request& request) {
 
 }  // namespace detail
 
-HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
-                                        const planner_entry& planner) {
-  detail::validate(request);
-  if (request.device_bias != 0) {
-    auto found = find_unbiased_plan(hardware, request, planner);
-    if (!found) return found.why_not();
-    return std::move(found->plan);
-  }
+namespace detail {
+
+// How the trainer sends, as far as plans are chosen by it.
+[[nodiscard]] inline send_mode sends_of(const plan_request& request) {
+  if (request.objective != plan_objective::iteration || request.how.published) return send_mode::asynchronous;
+  const auto& stack = request.setting.stack;
+  return request.sends.value_or(stack ? stack->sends : send_mode::asynchronous);
+}
+
+// What find_plan finds for transfers beside computing.
+[[nodiscard]] inline outcome<plan> planned(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
+                                           const planner_entry& planner) {
   if (!request.target) return detail::plan_finder(hardware, costs, request, planner).run();
   if (request.setting.further_tokens > 0 && !request.target->further_tokens)
     return refusal{refusal::kind::infeasible, request.target->name +
                                                   " can run none: the model's head predicts further tokens than the next "
-                                                  "(further_tokens)"};
+                                                  "(further_tokens; num_nextn_predict_layers of a config.json)"};
   const auto own = detail::for_target(request, planner);
   auto found = detail::plan_finder(hardware, costs, own, planner).run();
   if (!found && found.why_not().why == refusal::kind::stopped && request.wait_for_first)
@@ -585,6 +590,38 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   return refusal{refusal::kind::infeasible, std::move(text)};
 }
 
+}  // namespace detail
+
+HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
+                                        const planner_entry& planner) {
+  detail::validate(request);
+  if (request.device_bias != 0) {
+    auto found = find_unbiased_plan(hardware, request, planner);
+    if (!found) return found.why_not();
+    return std::move(found->plan);
+  }
+  const auto sends = detail::sends_of(request);
+  if (sends == send_mode::asynchronous) return detail::planned(hardware, costs, request, planner);
+  std::vector<plan> plans;
+  auto one = request;
+  one.met = [&](const plan& p) {
+    plans.push_back(p);
+    if (request.met) request.met(p);
+  };
+  auto found = detail::planned(hardware, costs, one, planner);
+  if (!found) return found;
+  plans.insert(plans.begin(), *found);
+  sends_options options{
+      .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon}};
+  if (request.target) options.runs = [&](const plan& p) { return gaps(p, *request.target, hardware).empty(); };
+  // Neighbours of plans of a kind of their own would be of another.
+  if (planner.name != planners().front().name && !planner.one_pipeline) options.most_plans = static_cast<int>(plans.size());
+  options.go_on = request.sends_go_on;
+  if (!options.go_on && request.go_on) options.go_on = [&](int, double) { return request.go_on(); };
+  if (auto sent = fastest_with_sends(hardware, costs, std::move(plans), sends, options)) return std::move(sent->plan);
+  return found;
+}
+
 HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardware, const plan_request& request,
                                                           const planner_entry& planner,
                                                           const std::function<bool(std::size_t searched)>& go_on) {
@@ -601,7 +638,10 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
   };
   std::optional<plan> priced;
   std::size_t searched = 0;
-  if (go_on) one.go_on = [&] { return go_on(searched); };
+  if (go_on) {
+    one.go_on = [&] { return go_on(searched); };
+    one.sends_go_on = {};  // then it is go_on
+  }
   const auto may_go_on = [&] { return !one.go_on || one.go_on(); };
   for (; searched < cases.size() && (searched == 0 || may_go_on()); ++searched) {
     const auto& c = cases[searched];
@@ -616,6 +656,7 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
   regret_options options{
       .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon},
       .moves = !request.target,
+      .sends = detail::sends_of(request),
       .go_on = {}};
   options.go_on = [&](int, double) { return may_go_on(); };
   auto best = least_regret_plan(std::span(cases).first(searched), request.costs_on, std::move(plans), options);
@@ -634,6 +675,7 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transform
                                         const training_cost_options& asked) {
   auto options = asked;
   if (request.target && request.target->cuts != target_cuts::layers) options.cut = granularity::block;
+  if (options.batch == 0) options.batch = request.global_batch;
   request.arithmetic = options.precision;
   request.flops_per_sample = training_flops(make_chain(model, options.cut));
   const bool tile = formulas_for(hardware, true, options.formulas) == cost_formulas::tile;

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include <hetsched/core/tolerances.hpp>
+#include <hetsched/cost/network/send_mode.hpp>
 #include <hetsched/evaluate/robust.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/target.hpp>
@@ -37,6 +38,11 @@ struct plan_request {
   double device_bias = 0;
   /// With device_bias: the costs where devices have another speed. Given by find_plan of a transformer.
   costs_on_cluster costs_on = {};
+  /// How ranks of the trainer send; none: as the stack of the setting, asynchronously without one. Where that holds ranks up
+  /// (sends_under), and the objective is the iteration, the plan is the one whose iteration with these sends is shortest, of
+  /// those that the search meets and, for planners of one pipeline and the first one, of neighbours of the best of them. Stages
+  /// are planned for transfers beside computing, and published searches stay as they are.
+  std::optional<send_mode> sends = {};
   bool use_all_devices = false;
   bool mixed_stages = false;               ///< stages on unlike devices, too
   precision arithmetic = precision::fp16;  ///< whose peak counts in the prediction's MFU and load balance
@@ -52,6 +58,8 @@ struct plan_request {
   /// Asked often where go_on has ended a search that has no plan, and first_plan finds none on a part of the cluster: whether to
   /// wait for the first plan that the planner finds on all of it. Not given: only for small clusters.
   std::function<bool()> wait_for_first = {};
+  /// Asked in place of go_on while plans are looked at for their sends, with how many have been and the least iteration.
+  std::function<bool(int plans, double best_s)> sends_go_on = {};
   std::function<void(const plan&)> met = {};  ///< told every plan that a search of a microbatch size ends with
   parallel_for parallel = {};                 ///< runs independent parts of a search; the plan does not depend on it
 };

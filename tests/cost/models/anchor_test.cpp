@@ -121,6 +121,26 @@ TEST_CASE("of several anchors of a device the geometric mean counts") {
   CHECK(speed({3000, 5000}) == doctest::Approx(std::sqrt(slow * fast)));
 }
 
+TEST_CASE("anchors that do not agree: each is off by what it differs from the mean") {
+  const auto residuals = [&](const std::vector<device_anchor>& anchors) {
+    return anchor_residuals(anchored(two_kinds(), anchors), anchors);
+  };
+  const device_anchor of_model{.device = "H20-96GB", .model = model, .tokens_per_s = 3000},
+      of_layer{.device = "H20-96GB", .model = model, .layer_s = 0.02};
+  auto faster = of_model, products = of_layer, slower = of_layer;
+  faster.tokens_per_s = 1.21 * of_model.tokens_per_s;
+  const auto two = residuals({of_model, faster});  // time on one device is in proportion to its speed
+  CHECK(two.at(0) == doctest::Approx(1 / 1.1 - 1).epsilon(1e-6));
+  CHECK(two.at(1) == doctest::Approx(1.1 - 1).epsilon(1e-6));
+  for (const auto& one : {of_model, of_layer}) CHECK(std::abs(residuals({one}).at(0)) < 1e-6);
+  products.only = slower.only = operator_class::products;
+  slower.layer_s = 1.21 * products.layer_s;
+  const auto of_class = residuals({products, slower, of_model});
+  CHECK(of_class.at(0) == doctest::Approx(1.1 - 1).epsilon(1e-6));
+  CHECK(of_class.at(1) == doctest::Approx(1 / 1.1 - 1).epsilon(1e-6));
+  CHECK(std::abs(of_class.at(2)) < 1e-6);  // the others' speed is its own
+}
+
 TEST_CASE("classes of operators with anchors of their own are scaled by these, and all else by what the whole layer says") {
   const training_stack stack;
   const device_anchor of_layer{.device = "A100-SXM4-80GB", .model = model, .recompute = recomputation::full, .layer_s = 0.02};

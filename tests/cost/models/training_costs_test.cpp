@@ -172,6 +172,61 @@ TEST_CASE("what a stack hides of gathers and reductions, recomputes and fuses") 
   CHECK(block(slow, 1).forward_s > 2 * computed.forward_s);
 }
 
+TEST_CASE(
+    "gradients of later microbatches are added to those before: bytes at the memory's bandwidth, in the weights' backward") {
+  const auto hardware = one_node(catalogue_device("A100-SXM4-80GB"));
+  const auto wide = llama({.layers = 2, .hidden = 4096, .heads = 32, .ffn_hidden = 11008, .vocab = 32000, .sequence = 2048});
+  training_stack adds;
+  adds.name = "adds";
+  adds.bf16.accumulation_bytes = 12;
+  const auto block = [&](const training_stack& stack, cost_formulas formulas, int batch, const placement& where) {
+    return training_costs(
+               hardware, wide,
+               {.formulas = formulas, .precision = precision::bf16, .cut = granularity::block, .stack = stack, .batch = batch})(4)
+        .layer(1, where);
+  };
+  const double parameters = 4.0 * 4096 * 4096 + 3.0 * 4096 * 11008 + 2 * 4096;
+  for (const auto formulas : {cost_formulas::tile, cost_formulas::analytic}) {
+    const double sustained = (formulas == cost_formulas::tile ? 0.96 : 1) * hardware.subclusters[0].device.memory_bandwidth;
+    const double all_s = 12 * parameters / sustained;
+    const auto check_adds = [&](int batch, const placement& where, double expected_s) {
+      const auto found = block(adds, formulas, batch, where), plain = block({}, formulas, batch, where);
+      CHECK(found.backward_s - plain.backward_s == doctest::Approx(expected_s).epsilon(2e-3));
+      CHECK(found.weight_backward_s - plain.weight_backward_s == doctest::Approx(expected_s).epsilon(2e-3));
+      CHECK(found.forward_s == plain.forward_s);
+      CHECK(found.weight_bytes == plain.weight_bytes);
+    };
+    const placement one{.mesh = {0, 1, 1}};
+    check_adds(0, one, all_s);           // of however many
+    check_adds(16, one, all_s * 3 / 4);  // of the four microbatches of 4 samples all but the first
+    check_adds(8, one, all_s / 2);
+    check_adds(4, one, 0);
+    check_adds(16, {.mesh = {0, 1, 2}, .degrees = {.tensor = 2}}, all_s * 3 / 4 / 2);
+    const placement replicas{.mesh = {0, 1, 4}, .degrees = {.data = 4}, .recompute = recomputation::full, .zero = 1};
+    check_adds(16, replicas, all_s * 3 / 4);
+    auto sharded = replicas;
+    sharded.zero = 2;  // a quarter of the sums on each
+    check_adds(16, sharded, all_s * 3 / 4 / 4);
+  }
+  // Where the host keeps up with launches only, it launches a sum for each tensor: four matrices and two norms of a block.
+  auto slow = adds, plain = training_stack{};
+  slow.host_launch_s = plain.host_launch_s = 0.05;
+  const placement one{.mesh = {0, 1, 1}};
+  const auto more_s = [&](int batch) {
+    return block(slow, cost_formulas::tile, batch, one).backward_s - block(plain, cost_formulas::tile, batch, one).backward_s;
+  };
+  CHECK(more_s(16) == doctest::Approx(6 * 0.05 * 3 / 4));
+  CHECK(more_s(4) == 0);
+  // What trainers move: autograd in fp32 and in 16 bits; products that add by themselves move nothing more.
+  const auto bytes = [](const char* name) { return find_training_stack(name)->bf16.accumulation_bytes; };
+  CHECK(bytes("ddp") == 12);
+  CHECK(bytes("deepspeed") == 6);
+  CHECK(bytes("torchtitan") == 10);
+  for (const char* name : {"hetsched", "megatron"}) CHECK(bytes(name) == 0);
+  CHECK_THROWS_AS(validate(training_stack{.fp16 = {.accumulation_bytes = -1}}), input_error);
+  CHECK_THROWS_AS((void)training_costs(hardware, wide, {.batch = -1})(1), input_error);
+}
+
 TEST_CASE("a stack with products in fp8: faster where devices have them, two bytes more a weight of blocks") {
   const auto h100 = one_node(catalogue_device("H100-SXM5-80GB")), a100 = one_node(catalogue_device("A100-SXM4-80GB"));
   const auto wide = llama({.layers = 4, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn_hidden = 28672, .sequence = 4096});

@@ -468,17 +468,45 @@ const published models[] = {
 
 }  // namespace
 
+// The counts of others leave out what predicts further tokens.
+std::string without_further_tokens(std::string config) {
+  for (const std::string key : {"\"num_nextn_predict_layers\": ", "\"num_mtp_modules\": "})
+    if (const auto at = config.find(key); at != std::string::npos) config[at + key.size()] = '0';
+  return config;
+}
+
 TEST_CASE("Hugging Face configs give the published parameter counts") {
   for (const auto& m : models) {
     CAPTURE(m.config);
-    const auto block = parse_model(m.config, "config.json", {.cut = granularity::block, .sequence = 512});
+    const auto text = without_further_tokens(m.config);
+    const auto block = parse_model(text, "config.json", {.cut = granularity::block, .sequence = 512});
     CHECK(static_cast<double>(parameter_count(block.chain)) == m.parameters);
-    const auto fine = parse_model(m.config, "config.json", {.cut = granularity::sublayer, .sequence = 512});
+    const auto fine = parse_model(text, "config.json", {.cut = granularity::sublayer, .sequence = 512});
     CHECK(parameter_count(fine.chain) == parameter_count(block.chain));
     CHECK(training_flops(fine.chain) == doctest::Approx(training_flops(block.chain)));
     CHECK(fine.chain.size() == 3 * (block.chain.size() - 2) + 2);
   }
   CHECK(parse_model(models[2].config, "config.json", {.sequence = 64}).precision == precision::bf16);
+}
+
+TEST_CASE("blocks of a config that predict further tokens stand at the head, and are told") {
+  const auto deepseek = std::find_if(std::begin(models), std::end(models), [](const auto& m) {
+    return std::string(m.config).find("deepseek_v3") != std::string::npos;
+  });
+  REQUIRE(deepseek != std::end(models));
+  const auto read = parse_model(deepseek->config, "config.json", {.cut = granularity::block, .sequence = 512});
+  REQUIRE(read.family);
+  CHECK(read.family->further_tokens == 1);
+  CHECK(read.chain.size() == 61 + 2);
+  // The shapes of its checkpoint's layer 61, corrections of the router included, but for embedding and output, which are the
+  // model's; DeepSeek-V3's README_WEIGHTS tells 11.5 billion.
+  const double latent = 7168 * 1536 + 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 + 512 * 128 * 256 + 128 * 128 * 7168;
+  const double experts = 257.0 * 3 * 7168 * 2048 + 256 * 7168 + 256, joined = 2.0 * 7168 * 7168, norms = 5 * 7168;
+  CHECK(static_cast<double>(parameter_count(read.chain)) - deepseek->parameters == latent + experts + joined + norms);
+  REQUIRE(read.remarks.size() == 1);
+  CHECK(read.remarks[0] ==
+        "with the blocks that predict further tokens (1); for trainers that have none, as transformers' models, say 0 of them");
+  CHECK(parse_model(without_further_tokens(deepseek->config), "config.json").remarks.empty());
 }
 
 TEST_CASE("wrong configs are refused with their place") {
@@ -653,7 +681,8 @@ TEST_CASE("a transformer by its features is what a config of such features is") 
   };
   const std::string modern = R"("norm": "rms", "gated": true, "biases": [], "tie": false, )";
   const auto same = [&](std::string_view config, const std::string& keys) {
-    const auto of_config = parse_model(config, "config.json", {.cut = granularity::block, .sequence = 512});
+    const auto of_config =
+        parse_model(without_further_tokens(std::string(config)), "config.json", {.cut = granularity::block, .sequence = 512});
     const auto of_keys = own(keys);
     CHECK(of_keys.family == of_config.family);
     CHECK(of_keys.chain == of_config.chain);

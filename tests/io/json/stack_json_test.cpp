@@ -14,7 +14,7 @@ namespace {
 
 const std::string own = R"({
   "format": "hetsched/stack", "version": 1, "name": "ours", "like": "fsdp",
-  "bf16": { "gradient_bytes": 2, "reduced_bytes": 2 },
+  "bf16": { "gradient_bytes": 2, "reduced_bytes": 2, "accumulation_bytes": 6 },
   "loss_copies": 2.5, "selective_kept": 0.5, "whole_inputs": false, "runtime_bytes": 1500000000, "margin": 0.01,
   "fusion": "absorbed", "host_launch_us": 4.3, "gather_overlap": 0.75, "update_bandwidth": 0.625, "attention": "first", "autocast": true,
   "products": "fp8", "sends": "blocking"
@@ -27,6 +27,7 @@ TEST_CASE("stack.json: what it says, over the stack that it is like; and back") 
   auto expected = *find_training_stack("fsdp");
   expected.name = "ours";
   expected.bf16.gradient_bytes = expected.bf16.reduced_bytes = 2;
+  expected.bf16.accumulation_bytes = 6;
   expected.activations.loss_copies = 2.5;
   expected.activations.selective_kept = 0.5;
   expected.activations.whole_inputs = false;
@@ -54,6 +55,7 @@ TEST_CASE("stack.json: of a known name, what files did not always tell is as it 
     REQUIRE(known.sends != send_mode::asynchronous);
     auto old = nlohmann::json::parse(to_json(known));
     old.erase("sends"), old.erase("products");
+    for (const auto* computed : {"bf16", "fp16", "fp32"}) CHECK(old[computed].erase("accumulation_bytes") == 1);
     CHECK(parse_stack(old.dump(), "old.json") == known);
   }
 }

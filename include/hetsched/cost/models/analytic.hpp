@@ -56,6 +56,7 @@ inline constexpr double analytic_layer_overhead_s = 10e-6;
 /// How the analytic cost model sees training.
 struct analytic_options {
   int microbatch_size = 1;
+  int batch = 0;  ///< samples of an iteration, as of training_cost_options
   hetsched::precision precision = hetsched::precision::fp16;
   std::vector<recomputation> recompute{recomputation::none};  ///< what placements may do
   std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
@@ -84,6 +85,7 @@ class analytic_cost_model {
   analytic_cost_model(hetsched::cluster hardware, layer_chain chain, const analytic_options& options = {})
       : costs_(std::move(hardware), std::move(chain),
                {.microbatch_size = options.microbatch_size,
+                .batch = options.batch,
                 .recompute = options.recompute,
                 .zero = options.zero,
                 .memory = options.memory,

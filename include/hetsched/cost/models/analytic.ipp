@@ -46,6 +46,7 @@ HETSCHED_INLINE layer_compute analytic_compute(const parallel_costs& costs, doub
   if (l.backward_flops > 0) c.weight_backward_s = c.backward_s * l.weight_backward_flops / l.backward_flops;
   c.selective_s = roofline(l.selective_flops * share, 2 * static_cast<double>(l.selective_saved_bytes) * share);
   c.overhead_s = overhead_s / device.speed;
+  c.byte_s = 1 / (device.memory_bandwidth * device.speed);
   return c;
 }
 

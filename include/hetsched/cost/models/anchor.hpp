@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/placement.hpp>
@@ -39,6 +40,14 @@ struct device_anchor {
 /// training_costs. Complexity: some tens of questions to a cost model for each anchor.
 [[nodiscard]] cluster anchored(cluster hardware, std::span<const device_anchor> anchors,
                                const training_cost_options& options = {});
+
+/// Anchors of one device that are further off than this do not agree: see anchor_residuals.
+inline constexpr double far_residual = 0.05;
+
+/// How far off each anchor is on devices that are as fast as anchored() made them: the time that is priced over the one that was
+/// measured, less 1; as good as 0 for the only anchor of a device, or of its class of operators. Throws: as anchored.
+[[nodiscard]] std::vector<double> anchor_residuals(const cluster& hardware, std::span<const device_anchor> anchors,
+                                                   const training_cost_options& options = {});
 
 }  // namespace hetsched
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <span>
@@ -38,6 +40,10 @@ class anchored_stage {
     validate_zero(a.zero);
     options_.precision = a.precision;
     options_.cut = granularity::block;
+    // A layer alone adds to no earlier gradients; in an iteration without its ends all microbatches do.
+    options_.batch = of_layer()
+                         ? a.microbatch_size
+                         : static_cast<int>(std::min<std::int64_t>(std::int64_t{a.microbatch_size} * a.microbatches, INT_MAX));
     options_.recompute = {a.recompute};
     options_.zero = {a.zero};
     options_.max_context = a.degrees.context;
@@ -75,21 +81,27 @@ class anchored_stage {
 
   // The speed of all classes of operators but those of `known`.
   [[nodiscard]] double speed_beside(const std::array<std::optional<double>, 3>& known) {
-    const double wanted_s =
-        of_layer() ? a_.layer_s
-                   : static_cast<double>(a_.microbatch_size) * a_.model.sequence / (a_.tokens_per_s * a_.degrees.device_count());
+    const double measured_s = wanted_s();
     const auto seconds_at = [&](double speed) {
       one_.device.speed = speed;
       for (std::size_t k = 0; k < known.size(); ++k) one_.device.class_speeds[k] = known[k] ? *known[k] / speed : 1;
       return seconds();
     };
     double slow = 0.01, fast = 100;
-    if (!(seconds_at(slow) >= wanted_s && seconds_at(fast) <= wanted_s)) far_off();
+    if (!(seconds_at(slow) >= measured_s && seconds_at(fast) <= measured_s)) far_off();
     while (fast / slow > 1 + 1e-10) {
       const double middle = std::sqrt(slow * fast);
-      (seconds_at(middle) > wanted_s ? slow : fast) = middle;
+      (seconds_at(middle) > measured_s ? slow : fast) = middle;
     }
     return std::sqrt(slow * fast);
+  }
+
+  // The time that the model has for it where the device is as fast as `d`, over the one that was measured, less 1.
+  [[nodiscard]] double residual(const device& d) {
+    if (a_.only) return class_speed() / (d.speed * at(d.class_speeds, *a_.only)) - 1;
+    one_.device.speed = d.speed;
+    one_.device.class_speeds = d.class_speeds;
+    return seconds() / wanted_s() - 1;
   }
 
  private:
@@ -101,6 +113,11 @@ class anchored_stage {
                      : std::to_string(a_.tokens_per_s) + " tokens per second of each device") +
          ", and its datasheet is more than a hundred times off, or exchanges and what has anchors of its own take longer: are "
          "the units those of one device, and are model and degrees those that were measured?");
+  }
+  // That were measured of what seconds() prices.
+  [[nodiscard]] double wanted_s() const {
+    if (of_layer()) return a_.layer_s;
+    return static_cast<double>(a_.microbatch_size) * a_.model.sequence / (a_.tokens_per_s * a_.degrees.device_count());
   }
   [[nodiscard]] any_cost_model costs() const {
     return training_costs({.subclusters = {one_}, .links = {}}, a_.model, options_)(a_.microbatch_size);
@@ -176,6 +193,16 @@ HETSCHED_INLINE cluster anchored(cluster hardware, std::span<const device_anchor
     for (std::size_t k = 0; k < known.size(); ++k) s.device.class_speeds[k] = known[k].value_or(speed);
   }
   return hardware;
+}
+
+HETSCHED_INLINE std::vector<double> anchor_residuals(const cluster& hardware, std::span<const device_anchor> anchors,
+                                                     const training_cost_options& options) {
+  std::vector<double> all;
+  for (const auto& a : anchors) {
+    const auto& nodes = detail::nodes_of(hardware, a);
+    all.push_back(detail::anchored_stage(nodes, a, options).residual(nodes.device));
+  }
+  return all;
 }
 
 }  // namespace hetsched

@@ -40,6 +40,7 @@ struct tile_timer {
 /// How the tile cost model sees training.
 struct tile_cost_options {
   int microbatch_size = 1;
+  int batch = 0;                                              ///< samples of an iteration, as of training_cost_options
   hetsched::precision precision = hetsched::precision::fp16;  ///< picks the efficiency; products compute in their own formats
   std::vector<recomputation> recompute{recomputation::none};  ///< what placements may do
   std::vector<int> zero{0};                                   ///< ZeRO stages that placements may have
@@ -75,6 +76,7 @@ class tile_cost_model {
   explicit tile_cost_model(hetsched::cluster hardware, Model model, const tile_cost_options& options = {}, Timer timer = {})
       : costs_(std::move(hardware), model.chain(),
                {.microbatch_size = options.microbatch_size,
+                .batch = options.batch,
                 .recompute = options.recompute,
                 .zero = options.zero,
                 .memory = options.memory,
@@ -114,6 +116,7 @@ class tile_cost_model {
       devices_.push_back({.device = make_tile_device(parts[k].device), .efficiency = efficiency});
       devices_.back().device.flash = options.flash;
       try {
+        if (options.memory.accumulation_bytes > 0) devices_.back().byte_s = byte_s(devices_.back());
         for (const auto& mesh : submeshes(parts[k], static_cast<int>(k)))
           for (const auto& where : placements(mesh)) price(devices_.back(), where.degrees);
       } catch (const input_error& e) {
@@ -204,16 +207,20 @@ class tile_cost_model {
     tile_device device{};
     double efficiency = 1;
     double sustained_flops = 0;  // of a device that operators are not known of
+    double byte_s = 0;           // of an elementwise kernel
     std::vector<share_prices> shares{};
   };
 
   [[nodiscard]] double seconds(const device_prices& d, const std::vector<operator_use>& operators) const {
-    double device_s = 0, launches = 0;
-    for (const auto& use : operators) {
-      device_s += use.times * timer_(d.device, use.op);
-      launches += use.times;
-    }
-    return std::max(device_s / d.efficiency, launches * host_launch_s_);
+    double launches = 0;
+    for (const auto& use : operators) launches += use.times;
+    return std::max(device_seconds(d, operators), launches * host_launch_s_);
+  }
+
+  [[nodiscard]] double device_seconds(const device_prices& d, const std::vector<operator_use>& operators) const {
+    double device_s = 0;
+    for (const auto& use : operators) device_s += use.times * timer_(d.device, use.op);
+    return device_s / d.efficiency;
   }
 
   [[nodiscard]] layer_share share_of(const degrees& by) const {
@@ -222,10 +229,24 @@ class tile_cost_model {
 
   [[nodiscard]] detail::layer_compute compute(const device_prices& d, int kind, const layer_share& share) const {
     const layer_operators ops = model_.operators(kind, share);
-    return {.forward_s = seconds(d, ops.forward),
-            .backward_s = seconds(d, ops.backward),
-            .weight_backward_s = seconds(d, ops.weight_backward),
-            .selective_s = seconds(d, ops.selective)};
+    detail::layer_compute c{.forward_s = seconds(d, ops.forward),
+                            .backward_s = seconds(d, ops.backward),
+                            .weight_backward_s = seconds(d, ops.weight_backward),
+                            .selective_s = seconds(d, ops.selective),
+                            .byte_s = d.byte_s};
+    if (d.byte_s > 0 && host_launch_s_ > 0) {
+      double launches = ops.parameters;
+      for (const auto& use : ops.backward) launches += use.times;
+      c.host_s = launches * host_launch_s_;
+      c.hidden_s = c.backward_s - device_seconds(d, ops.backward);
+    }
+    return c;
+  }
+
+  // That a long kernel takes for each of its bytes.
+  [[nodiscard]] static double byte_s(const device_prices& d) {
+    const auto sum = elementwise(std::int64_t{1} << 28, 2, 1, number_format::fp32);
+    return predict_operator(d.device, sum).seconds / sum.traffic_bytes / d.efficiency;
   }
 
   void price(device_prices& d, const degrees& by) const {

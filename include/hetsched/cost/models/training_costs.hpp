@@ -36,6 +36,9 @@ struct training_cost_options {
   granularity cut = granularity::sublayer;  ///< of a transformer into layers
   bool flash_attention = true;
   training_stack stack{};  ///< what runs the plan
+  /// Samples of an iteration: of its microbatches all but the first add their gradients to those before. Each is charged as their
+  /// mean; several pipelines are charged as one that has all of them. 0: not known, and all microbatches add.
+  int batch = 0;
   std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
   std::vector<int> zero{0, 1, 2, 3};  ///< ZeRO stages that placements may have
   int max_context = 1;

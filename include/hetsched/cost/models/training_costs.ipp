@@ -31,6 +31,7 @@ template <class Options>
 [[nodiscard]] Options options_of(const training_cost_options& asked, int parameter_bytes, int microbatch_size) {
   Options options;
   options.microbatch_size = microbatch_size;
+  options.batch = asked.batch;
   options.precision = asked.precision;
   options.recompute = asked.recompute;
   options.zero = asked.zero;

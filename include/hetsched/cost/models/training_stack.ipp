@@ -30,16 +30,21 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // PyTorch 2.11 beside one H100, bench/validation/torch_iterations.py: models whose samples are few take 20 to 30 us a kernel
     // of those counted here, and half as much again beside one H200: the host's frequency and the program around it matter.
     constexpr double eager_launch_s = 20e-6;
+    constexpr int fp32_sum = 4 + 4 + 4, half_sum = 2 + 2 + 2;  // autograd's AccumulateGrad: grad += what backward has made
     constexpr double fused_adamw =
         0.7;  // PyTorch's on H100: 0.68 to 0.76 in fp32 of models without biases from a billion parameters on
 
     // This library's trainer (runtime/trainer/master_weights.hpp): 16-bit weights and gradients, fp32 weights and two moments.
-    // Its losses make the gradient of the logits, and nothing else of their size (examples/gpt_cuda/layers.hpp).
+    // Its losses make the gradient of the logits, and nothing else of their size, and its products add gradients to those of
+    // earlier microbatches as they make them (examples/gpt_cuda/layers.hpp): what they read more counts as hidden behind what
+    // they multiply.
     const training_stack hetsched;
 
     // Megatron-LM, docs/api-guide/dist_optimizer: bf16 weights with fp32 gradients hold 18 bytes, 6 + 12 / d with the distributed
     // optimizer; fp16 with fp16 gradients 20 and 4 + 16 / d, as the optimizer copies gradients to fp32. --grad-reduce-in-bf16
-    // makes bf16's gradients 2 bytes. Under --sequence-parallel the input that recomputation keeps is divided, too.
+    // makes bf16's gradients 2 bytes. Under --sequence-parallel the input that recomputation keeps is divided, too. Products add
+    // to main_grad (gradient_accumulation_fusion; core/tensor_parallel/layers.py, wgrad_gemm_accum_fp32); without the extension,
+    // and before 2022, main_grad.add_(grad) does: 10 bytes in bf16 (2 + 4 read, 4 written), 6 in fp16.
     auto megatron = hetsched;
     megatron.name = "megatron";
     megatron.activations.loss_copies = megatron.activations.split_loss_copies = several_precisions;
@@ -55,12 +60,19 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // one weights are gathered (2 x 2 bytes), and gradients are there in 16 bits and in fp32 for the reduction (2 + 4). Gathers
     // and reductions have streams of their own (forward and backward prefetch). With DTensor's sequence parallelism inputs are
     // divided, but for those of products, which stay gathered until backward. The loss is one kernel, as llm-foundry's
-    // loss_fn: fused_crossentropy. No margin: before the allocator fails it frees what it caches and tries again.
+    // loss_fn: fused_crossentropy. No margin: before the allocator fails it frees what it caches and tries again. Reduced
+    // gradients are added to the shard's in fp32: 4 + 4 bytes are read and 4 written.
     auto fsdp = hetsched;
     fsdp.name = "fsdp";
     for (auto* m : {&fsdp.bf16, &fsdp.fp16})
-      *m = {.weight_bytes = 2, .gradient_bytes = 4, .optimizer_bytes = 12, .sharded_weight_bytes = 0, .working_bytes = 10};
+      *m = {.weight_bytes = 2,
+            .gradient_bytes = 4,
+            .optimizer_bytes = 12,
+            .sharded_weight_bytes = 0,
+            .working_bytes = 10,
+            .accumulation_bytes = fp32_sum};
     fsdp.fp32.working_bytes = 2 * 4 + 4;
+    fsdp.fp32.accumulation_bytes = fp32_sum;
     fsdp.activations.whole_inputs = false;
     fsdp.activations.whole_tensors = 1;
     fsdp.activations.loss_copies = fsdp.activations.split_loss_copies = 0;
@@ -77,8 +89,11 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // (3 x 4 + 2 + 2). Selective recomputation with option op keeps the output of every other product (_save_list): of a block of
     // Llama 3.1 8B input, queries, values, attention, gate and output, 62 of 136 KiB a token. run_train.sh sets
     // expandable_segments, so no fragments are lost. torch.compile puts elementwise operations with what is beside them.
+    // Gradients that stay whole until the last microbatch are added to fp32 from bf16 (_fsdp_param.py,
+    // accumulate_unsharded_grad_if_needed): 2 + 4 bytes are read, 4 written.
     auto torchtitan = fsdp;
     torchtitan.name = "torchtitan";
+    torchtitan.bf16.accumulation_bytes = torchtitan.fp16.accumulation_bytes = 2 + 4 + 4;
     torchtitan.activations.loss_copies = 2.5;
     torchtitan.activations.split_loss_copies = 4;
     torchtitan.activations.selective_kept = 0.456;
@@ -94,7 +109,11 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     auto deepspeed = hetsched;
     deepspeed.name = "deepspeed";
     deepspeed.activations.loss_copies = deepspeed.activations.split_loss_copies = several_precisions;
-    for (auto* m : {&deepspeed.bf16, &deepspeed.fp16}) m->optimizer_bytes = 12 + 20;
+    for (auto* m : {&deepspeed.bf16, &deepspeed.fp16}) {
+      m->optimizer_bytes = 12 + 20;
+      m->accumulation_bytes = half_sum;  // grad_accum.add_(grad) of runtime/zero/stage_1_and_2.py, in the model's type
+    }
+    deepspeed.fp32.accumulation_bytes = fp32_sum;
     deepspeed.gather_overlap = deepspeed.reduction_overlap = 1;
     deepspeed.host_launch_s = eager_launch_s;
     deepspeed.update_bandwidth = fused_adamw;
@@ -106,8 +125,10 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // while backward goes on.
     auto ddp = fsdp;
     ddp.name = "ddp";
-    for (auto* m : {&ddp.bf16, &ddp.fp16}) *m = {.weight_bytes = 6, .gradient_bytes = 4, .optimizer_bytes = 8};
+    for (auto* m : {&ddp.bf16, &ddp.fp16})
+      *m = {.weight_bytes = 6, .gradient_bytes = 4, .optimizer_bytes = 8, .accumulation_bytes = fp32_sum};
     ddp.fp32 = hetsched.fp32;
+    ddp.fp32.accumulation_bytes = fp32_sum;
     ddp.activations = deepspeed.activations;
     ddp.gather_overlap = ddp.reduction_overlap = 0;
     ddp.update_overlap = 1;

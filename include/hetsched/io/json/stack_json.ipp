@@ -27,7 +27,8 @@ inline constexpr state_key state_keys[] = {{"weight_bytes", &training_memory::we
                                            {"optimizer_bytes", &training_memory::optimizer_bytes},
                                            {"reduced_bytes", &training_memory::reduced_bytes},
                                            {"sharded_weight_bytes", &training_memory::sharded_weight_bytes},
-                                           {"working_bytes", &training_memory::working_bytes}};
+                                           {"working_bytes", &training_memory::working_bytes},
+                                           {"accumulation_bytes", &training_memory::accumulation_bytes}};
 
 struct precision_key {
   const char* name;
@@ -109,7 +110,7 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
   for (const auto& key : precision_keys)
     if (const auto state = value.find(key.name)) {
       state->object({state_keys[0].name, state_keys[1].name, state_keys[2].name, state_keys[3].name, state_keys[4].name,
-                     state_keys[5].name});
+                     state_keys[5].name, state_keys[6].name});
       for (const auto& part : state_keys)
         if (const auto bytes = state->find(part.name)) s.*key.state.*part.bytes = bytes->count(0, 1000);
     }
@@ -139,6 +140,9 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
   if (const auto known = find_training_stack(s.name)) {
     if (!value.find("sends")) s.sends = known->sends;
     if (!value.find("products")) s.fp8_products = known->fp8_products;
+    for (const auto& key : precision_keys)
+      if (const auto state = value.find(key.name); !state || !state->find("accumulation_bytes"))
+        (s.*key.state).accumulation_bytes = (*known.*key.state).accumulation_bytes;
     if (*known != s) name.expected("another name: " + s.name + " is one that the library knows, with other figures");
   }
   return s;

@@ -29,10 +29,14 @@ struct layer_compute {
   double weight_backward_s = 0;  // of backward_s
   double selective_s = 0;        // what selective recomputation runs again
   double overhead_s = 0;         // of each direction
+  double byte_s = 0;             // that an elementwise kernel takes to read or write a byte
+  double hidden_s = 0;           // of backward_s, what its kernels leave of the time that the host launches them
+  double host_s = 0;             // to launch these and one more for each tensor of parameters; 0: no time to speak of
 };
 
 struct parallel_options {
   int microbatch_size = 1;
+  int batch = 0;  // samples of an iteration; 0: not known
   std::vector<recomputation> recompute{recomputation::none};
   std::vector<int> zero{0};
   training_memory memory{};
@@ -114,14 +118,17 @@ class parallel_costs {
         if (own.backward_s > slowest.backward_s) {
           slowest.backward_s = own.backward_s;
           slowest.weight_backward_s = own.weight_backward_s;
+          slowest.hidden_s = own.hidden_s;
+          slowest.host_s = own.host_s;
         }
         slowest.selective_s = std::max(slowest.selective_s, own.selective_s);
         slowest.overhead_s = std::max(slowest.overhead_s, own.overhead_s);
+        slowest.byte_s = std::max(slowest.byte_s, own.byte_s * parts[k].slices / slices);  // of all of the layer's gradients
         all.parts[k] += sliced_memory(i, held_in(i, layers), mode, batch, parts[k].slices, slices);
       }
       const double tensor_s =
           among_parts_s(parts, ranks, static_cast<double>(l.tensor_reduce_bytes) * static_cast<double>(batch));
-      all.slowest += seconds(l, mode, slowest, tensor_s, tensor_s);
+      all.slowest += seconds(l, mode, slowest, tensor_s, tensor_s, static_cast<double>(held_in(i, layers)), true);
     }
     for (const auto& p : all.parts) {
       all.slowest.weight_bytes = std::max(all.slowest.weight_bytes, p.weight_bytes);
@@ -163,9 +170,10 @@ class parallel_costs {
   // Behind so much backward of the last microbatch.
   [[nodiscard]] double update_behind(layer_range layers, const placement& where, double backward_s) const;
 
-  // Of a layer, with what its collectives take there and back.
+  // Of a layer, with what its collectives take there and back, on a device that adds up the gradients of so many parameters, by a
+  // kernel for each tensor if `one_by_one`.
   [[nodiscard]] stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute, double there_s,
-                                   double back_s) const;
+                                   double back_s, double parameters, bool one_by_one) const;
 
   // What a tensor rank holds of a layer: that of one slice, and as much more for every other as makes the whole.
   [[nodiscard]] stage_cost sliced_memory(int index, std::int64_t parameters, recomputation mode, std::int64_t samples, int own,

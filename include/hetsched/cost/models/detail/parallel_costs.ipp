@@ -30,6 +30,7 @@ HETSCHED_INLINE parallel_costs::parallel_costs(hetsched::cluster hardware, layer
   std::sort(options_.zero.begin(), options_.zero.end());
   for (const int zero : options_.zero) validate_zero(zero);
   require(options_.microbatch_size >= 1, "microbatch_size must be at least 1");
+  require(options_.batch >= 0, "batch must not be negative");
   require(options_.max_data >= 1 && options_.max_context >= 1 && options_.max_tensor >= 1 && options_.max_expert >= 1,
           "largest degrees must be at least 1");
   parameters_before_.push_back(0);
@@ -80,10 +81,13 @@ HETSCHED_INLINE stage_cost parallel_costs::layer(int index, const placement& whe
   const double expert_s = 2 * all_to_all_s(cluster_, where.mesh, d.context * d.tensor, d.expert,
                                            static_cast<double>(l.expert_exchange_bytes) * batch / d.context);
 
-  stage_cost cost = seconds(l, where.recompute, compute, tensor_s + context_s + expert_s, tensor_s + 2 * context_s + expert_s);
   const auto& state = options_.memory;
+  const auto [dense, experts] = on_device(held(l), l.expert_parameters, d);
+  // From ZeRO stage 2 on sums are of the device's shard, which is in one piece.
+  const int copies = where.zero >= 2 ? static_cast<int>(replicas(d)) : 1;
+  stage_cost cost = seconds(l, where.recompute, compute, tensor_s + context_s + expert_s, tensor_s + 2 * context_s + expert_s,
+                            dense / copies + experts / std::max(1, copies / d.expert), where.zero < 2);
   if (where.zero >= 2) {
-    const auto [dense, experts] = on_device(held(l), l.expert_parameters, d);
     const double gather_s = where.zero == 3 ? among_replicas_s(where, 1, dense, experts, state.weight_bytes) : 0;
     const double reduce_s = among_replicas_s(where, 1, dense, experts, state.reduced_bytes);
     const double hidden_s = options_.gather_overlap * gather_s;
@@ -115,8 +119,16 @@ HETSCHED_INLINE double parallel_costs::update_behind(layer_range layers, const p
 }
 
 HETSCHED_INLINE stage_cost parallel_costs::seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute,
-                                                   double there_s, double back_s) const {
+                                                   double there_s, double back_s, double parameters, bool one_by_one) const {
   stage_cost cost;
+  // Each microbatch counts as their mean: of m the first one adds to nothing. A stage then computes as long as it does in all.
+  const double later = options_.batch > 0 ? std::max(0.0, 1 - 1.0 * options_.microbatch_size / options_.batch) : 1;
+  double added_s = 0;
+  if (options_.memory.accumulation_bytes > 0) {
+    added_s = std::max(0.0, options_.memory.accumulation_bytes * parameters * compute.byte_s - compute.hidden_s);
+    if (one_by_one) added_s = std::max(added_s, compute.host_s - compute.backward_s);
+    added_s *= later;
+  }
   cost.forward_s = compute.forward_s + compute.overhead_s + there_s;
   cost.weight_backward_s = compute.weight_backward_s;
   cost.backward_s = compute.backward_s + (compute.overhead_s + back_s);
@@ -124,6 +136,8 @@ HETSCHED_INLINE stage_cost parallel_costs::seconds(const hetsched::layer& l, rec
     cost.backward_s += cost.forward_s;
   else if (mode != recomputation::none)
     cost.backward_s += compute.selective_s + (l.recomputable ? (1 - options_.activations.selective_kept) * compute.forward_s : 0);
+  cost.backward_s += added_s;
+  if (compute.weight_backward_s > 0) cost.weight_backward_s += added_s;
   return cost;
 }
 

@@ -426,9 +426,13 @@ inline void read_own_features(const config_keys& keys, const std::string& name, 
   for (const auto* other : {"vision_config", "audio_config"})
     if (const auto part = top.find(other); !outer && part && part->kind() == json_kind::object)
       remarks.push_back(std::string("without ") + other);
-  if (const auto more = keys.number({"num_nextn_predict_layers", "num_mtp_modules"}); more && *more > 0)
-    remarks.push_back("without the blocks that predict further tokens (" + std::to_string(*more) +
-                      "); a model.json with \"further_tokens\" has them");
+  if (const auto more = keys.number({"num_nextn_predict_layers", "num_mtp_modules"}); more && *more > 0) {
+    const bool known_at_head = m.head == output_head::language_model && m.patch_inputs == 0 && m.pre_norm && *more <= 64;
+    if (known_at_head) m.further_tokens = *more;
+    remarks.push_back(std::string(known_at_head ? "with" : "without") + " the blocks that predict further tokens (" +
+                      std::to_string(*more) + ")" +
+                      (known_at_head ? "; for trainers that have none, as transformers' models, say 0 of them" : ""));
+  }
   if (known == families.end())
     remarks.push_back((type ? "model_type \"" + excerpt(name) + "\" is not known" : "there is no model_type") +
                       "; taken from the keys: " + taken_text(m) + "; guessed: " + guessed);
