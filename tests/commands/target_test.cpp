@@ -136,10 +136,7 @@ TEST_CASE("hetsched-plan --for: pipelines that are copies of one, where links ar
   CHECK(json::parse(w.run("hetsched-predict --cluster c.json --model m.json --plan q.json --json").output)
             .value("iteration_with_sends_s", q.predicted.iteration_s) == doctest::Approx(sent_s));
   // Ranks that wait for what they send over the slow link are slower.
-  const auto held_up =
-      w.run("hetsched-plan --cluster c.json --model m.json --global-batch 128 --for torch --sends blocking --json");
-  const auto told = json::parse(held_up.output);
-  CHECK(told["iteration_with_sends_s"].get<double>() > 1.2 * told["plan"]["predicted"]["iteration_s"].get<double>());
+  CHECK(of_p["iteration_with_sends_s"].get<double>() > 1.2 * of_p["iteration_s"].get<double>());
   CHECK(w.plan("--sends grouped").output.find("with grouped sends an iteration takes ") != std::string::npos);
 }
 

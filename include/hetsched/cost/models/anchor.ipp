@@ -98,10 +98,16 @@ class anchored_stage {
 
   // The time that the model has for it where the device is as fast as `d`, over the one that was measured, less 1.
   [[nodiscard]] double residual(const device& d) {
-    if (a_.only) return class_speed() / (d.speed * at(d.class_speeds, *a_.only)) - 1;
-    one_.device.speed = d.speed;
-    one_.device.class_speeds = d.class_speeds;
-    return seconds() / wanted_s() - 1;
+    double longer = 1;
+    if (a_.only) {
+      longer = class_speed() / (d.speed * at(d.class_speeds, *a_.only));
+    } else {
+      one_.device.speed = d.speed;
+      one_.device.class_speeds = d.class_speeds;
+      longer = seconds() / wanted_s();
+    }
+    if (!(longer >= 0.01 && longer <= 100)) far_off();
+    return longer - 1;
   }
 
  private:
