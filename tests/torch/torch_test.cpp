@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <hetsched/hetsched.hpp>
+#include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/runtime.hpp>
 #include <hetsched/torch.hpp>
 #include <hetsched/torch/state_file.hpp>
@@ -301,6 +302,71 @@ TEST_CASE("torch: a training goes on, on other ranks, from a file of torch's wit
   CHECK(thrown([&] {
           static_cast<void>(hetsched::detail::read_torch_archive(folder / "none"));
         }).ends_with("none: cannot be opened"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("torch: checkpoints know tensors by the modules' names, in whatever order they are registered") {
+  torch::set_num_threads(1);
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  const auto folder = std::filesystem::temp_directory_path() / ("hetsched_names_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  // Two linears of one shape, under these names in this order.
+  const auto train = [&](const hetsched::schedule& order, int ranks, const std::vector<std::string>& names, int from, int to) {
+    std::vector<double> losses;
+    hetsched::run_on_threads(channels::connect(ranks), [&](channels& channel) {
+      const auto make = [&](int layer) {
+        return hetsched::torch_seeded(static_cast<std::uint64_t>(layer) + 1, [&] {
+          const auto module = std::make_shared<nn::Module>();
+          nn::Linear first(width, width), second(width, width);
+          for (const auto& name : names) module->register_module(name, name == "second" ? second : first);
+          return hetsched::torch_layer(
+              module, [first, second](const torch::Tensor& x) mutable { return x + second(torch::tanh(first(x))); });
+        });
+      };
+      auto trainer = hetsched::make_trainer<torch::Tensor>(hetsched::even_layout(4, order, samples), make,
+                                                           [](int) {
+                                                             return hetsched::tensor_shape{samples, width};
+                                                           },
+                                                           channel, hetsched::torch_optimizer<torch::optim::AdamW>{adamw},
+                                                           {.shard_optimizer = true});
+      if (from > 0) {
+        auto slices = trainer.state();
+        hetsched::load_checkpoint(*hetsched::find_checkpoint(folder).newest, slices);
+        trainer.state_loaded();
+        trainer.set_committed_step(from);
+      }
+      std::vector<torch::Tensor> inputs, targets;
+      for (int m = 0; m < microbatches; ++m) {
+        inputs.push_back(torch::sin(torch::arange(samples * width).view({samples, width}) * (m + 1)).to(torch::kFloat));
+        targets.push_back(torch::roll(inputs.back(), 1, 1).contiguous());
+      }
+      const auto loss = hetsched::torch_loss(
+          [](const torch::Tensor& y, const torch::Tensor& wanted) { return nn::functional::mse_loss(y, wanted); });
+      for (int s = from; s < to; ++s) {
+        const auto report = trainer.step(inputs, targets, loss);
+        if (channel.rank() == 0) losses.push_back(report.loss);
+      }
+      if (from > 0) return;
+      hetsched::write_checkpoint_part(folder, to, channel.rank(), trainer.state(true));
+      std::vector<std::vector<double>> all;
+      REQUIRE(channel.gather({}, all, hetsched::deadline_in(60)) == hetsched::wait_result::progress);
+      if (channel.rank() == 0) hetsched::commit_checkpoint(folder, to, ranks);
+    });
+    return losses;
+  };
+  const auto whole = train(one_f_one_b(1), 1, {"first", "second"}, 0, 6);
+  std::filesystem::remove_all(folder / "step-000006");
+  const auto before = train(hetsched::zb_h1(2, microbatches), 2, {"first", "second"}, 0, 3);
+  CHECK(before == std::vector<double>(whole.begin(), whole.begin() + 3));
+  const auto checkpoint = *hetsched::find_checkpoint(folder).newest;
+  CHECK(std::any_of(checkpoint.slices.begin(), checkpoint.slices.end(), [](const auto& s) {
+    return s.layer == 3 && s.name == "torch_adamw.exp_avg_sq.2" && s.own_name == "second.weight";
+  }));
+  CHECK(train(one_f_one_b(4), 4, {"first", "second"}, 3, 6) == std::vector<double>(whole.begin() + 3, whole.end()));
+  CHECK(train(one_f_one_b(1), 1, {"second", "first"}, 3, 6) == std::vector<double>(whole.begin() + 3, whole.end()));
+  const auto renamed = thrown([&] { static_cast<void>(train(one_f_one_b(1), 1, {"up", "second"}, 3, 6)); });
+  CHECK(renamed.find("layer 0, parameter.0 (up.weight)") != std::string::npos);
+  CHECK(renamed.find("layer 0, parameter.0 (first.weight)") != std::string::npos);
   std::filesystem::remove_all(folder);
 }
 

@@ -567,6 +567,7 @@ TEST_CASE("the reader in Python reads what has been written, and what a caller h
   auto parts = deal(random, cut(random, all), 3);
   std::int64_t position = 123456789;
   state_slice loader{.name = "loader", .element = "i64", .shape = {1}, .bytes = std::as_writable_bytes(std::span(&position, 1))};
+  loader.own_name = "samples.place";
   parts[1].push_back(loader);
   sums["0 loader"] = 123456789;
   save(here.path, 7, parts);
@@ -585,6 +586,7 @@ TEST_CASE("the reader in Python reads what has been written, and what a caller h
     std::string layer, name;
     words >> layer >> name;
     REQUIRE(sums.count(layer + " " + name) == 1);
+    CHECK((line.find(" samples.place ") != std::string::npos) == (name == "loader"));
     CHECK(std::stod(line.substr(line.rfind(' '))) == doctest::Approx(sums[layer + " " + name]).epsilon(1e-12));
   }
   CHECK(read == sums.size());
