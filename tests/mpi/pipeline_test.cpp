@@ -3,11 +3,18 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -19,8 +26,117 @@
 #include "../runtime/packed_layers.hpp"
 #include "session.hpp"
 
+#ifdef HETSCHED_TEST_GLOO
+#include <hetsched/gloo/gloo_communicator.hpp>
+#include <hetsched/runtime/communicator/router.hpp>
+#endif
+
 using namespace hetsched;
 using namespace hetsched::test;
+
+#ifdef HETSCHED_TEST_GLOO
+
+namespace {
+
+/// Between neighbours over MPI and over Gloo in turn, so that ranks have edges over both; gradients the other way round.
+struct in_turn {
+  [[nodiscard]] routed_edge operator()(const edge& e) const {
+    return {static_cast<std::size_t>((std::min(e.from, e.to) + (e.what == payload::gradient ? 1 : 0)) % 2), e};
+  }
+};
+
+/// Routers of this process's MPI and Gloo, which meet in a folder of theirs.
+class mpi_and_gloo {
+ public:
+  mpi_and_gloo() {
+    const auto name = (std::filesystem::temp_directory_path() / "hetsched_routed_XXXXXX").string();
+    std::copy(name.begin(), name.end(), folder_.begin());
+    if (mpi().rank() == 0) REQUIRE(::mkdtemp(folder_.data()));
+    MPI_Bcast(folder_.data(), static_cast<int>(folder_.size()), MPI_CHAR, 0, MPI_COMM_WORLD);
+  }
+  ~mpi_and_gloo() {
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (mpi().rank() == 0) std::filesystem::remove_all(folder_.data());
+  }
+  mpi_and_gloo(const mpi_and_gloo&) = delete;
+  mpi_and_gloo& operator=(const mpi_and_gloo&) = delete;
+
+  template <class Tensor>
+  [[nodiscard]] gloo_communicator<Tensor> gloo() {
+    gloo_options options;
+    options.rendezvous = std::string("file:") + folder_.data();
+    options.run = "run-" + std::to_string(runs_++);
+    return gloo_communicator<Tensor>(
+        process_place{.rank = mpi().rank(), .ranks = mpi().ranks(), .launcher = {}, .master = {}, .run = {}}, options);
+  }
+  /// MPI agrees and aborts.
+  template <class Tensor>
+  [[nodiscard]] auto router_by_mpi() {
+    const auto by_mpi = *make_mpi<Tensor>();
+    return router<mpi_communicator<Tensor>, in_turn, mpi_communicator<Tensor>, gloo_communicator<Tensor>>(by_mpi, {}, by_mpi,
+                                                                                                          gloo<Tensor>());
+  }
+  /// Gloo does.
+  template <class Tensor>
+  [[nodiscard]] auto router_by_gloo() {
+    const auto by_gloo = gloo<Tensor>();
+    return router<gloo_communicator<Tensor>, in_turn, gloo_communicator<Tensor>, mpi_communicator<Tensor>>(by_gloo, {}, by_gloo,
+                                                                                                           *make_mpi<Tensor>());
+  }
+
+ private:
+  std::array<char, 256> folder_{};
+  int runs_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("mpi: beside Gloo, edge by edge, the bits of one device") {
+  mpi_and_gloo both;
+  {
+    const auto by_mpi = both.router_by_mpi<matrix<double>>();
+    const auto by_gloo = both.router_by_gloo<matrix<double>>();
+    int run = 0;
+    for (const auto& one : schedule_instances(mpi().ranks(), {3, 8})) {
+      CAPTURE(one.name);
+      CHECK(differences<double>(one, by_mpi) == "");
+      CHECK(differences<double>(one, by_gloo) == "");
+      ++run;
+    }
+    CHECK(run > 5);
+  }
+  // Whole trainings, of which ranks gather what they have.
+  const three_parts net{};
+  const auto layout = even_layout(net.layers, schedule_of("1f1b", mpi().ranks(), 6), 4);
+  const auto alone = net.alone(layout, 3, 0.05).losses;
+  auto by_mpi = both.router_by_mpi<matrix<double>>();
+  CHECK(net.train(layout, 3, 0.05, by_mpi) == alone);
+  auto by_gloo = both.router_by_gloo<matrix<double>>();
+  CHECK(net.train(layout, 3, 0.05, by_gloo) == alone);
+}
+
+TEST_CASE("mpi: beside Gloo, what every communicator between processes does") {
+  if (mpi().ranks() < 2) return;
+  mpi_and_gloo both;
+  const auto check = [](const auto& make) {
+    check_order(make);
+    check_deadline(make);
+    check_abort(make);
+    check_mismatch(make);
+    check_gather(make);
+    check_many_tensors(make, 48);
+  };
+  check([&] {
+    auto one = both.router_by_mpi<plane_tensor>();
+    return std::make_unique<decltype(one)>(std::move(one));
+  });
+  check([&] {
+    auto one = both.router_by_gloo<plane_tensor>();
+    return std::make_unique<decltype(one)>(std::move(one));
+  });
+}
+
+#endif
 
 TEST_CASE("mpi: every schedule gives the bits of one device") {
   const auto singles = make_mpi<matrix<float>>();
