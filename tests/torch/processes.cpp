@@ -25,13 +25,13 @@ void train_all(hetsched::any_communicator<torch::Tensor> comm, const char* trans
   torch::set_num_threads(1);
   const int ranks = comm.ranks();
   const bool tells = comm.rank() == 0;
-  const auto expected = losses_of_libtorch<torch::optim::AdamW>(adamw, many);
+  const auto expected = tells ? losses_of_libtorch<torch::optim::AdamW>(adamw, many) : std::vector<double>();
   int passed = 0, failed = 0;
   const auto check = [&](bool holds, const std::string& what) {
     (holds ? passed : failed) += 1;
     if (!holds && tells) std::printf("FAILED: %s on %d processes: %s\n", transport, ranks, what.c_str());
   };
-  check(expected.back() < expected.front() / 2, "it learns");
+  if (tells) check(expected.back() < expected.front() / 2, "it learns");
   struct one {
     const char* name;
     hetsched::schedule order;
@@ -52,7 +52,7 @@ void train_all(hetsched::any_communicator<torch::Tensor> comm, const char* trans
     for (int s = 0; s < many; ++s) {
       const auto b = numbers_of(s);
       losses.push_back(trainer.step(b.inputs, b.targets, hetsched::torch_loss(cross_entropy)).loss);
-      apart = std::max(apart, std::abs(losses.back() - expected[static_cast<std::size_t>(s)]));
+      if (tells) apart = std::max(apart, std::abs(losses.back() - expected[static_cast<std::size_t>(s)]));
     }
     if (first.empty()) first = losses;
     check(apart < 1e-6, std::string(name) + ": losses are " + std::to_string(apart) + " from LibTorch's");
