@@ -33,7 +33,7 @@ TEST_CASE("mpi: beside Gloo, edge by edge, the bits of one device") {
     const auto by_mpi = both.router_by_mpi<matrix<double>>();
     const auto by_gloo = both.router_by_gloo<matrix<double>>();
     int run = 0;
-    for (const auto& one : schedule_instances(mpi().ranks(), {3, 8})) {
+    for (const auto& one : schedule_instances(mpi().ranks(), {8})) {
       CAPTURE(one.name);
       CHECK(differences<double>(one, by_mpi) == "");
       CHECK(differences<double>(one, by_gloo) == "");
@@ -56,11 +56,9 @@ TEST_CASE("mpi: beside Gloo, what every communicator between processes does") {
   mpi_and_gloo both;
   const auto check = [](const auto& make) {
     check_order(make);
-    check_deadline(make);
     check_abort(make);
     check_mismatch(make);
     check_gather(make);
-    check_many_tensors(make, 48);
   };
   check([&] {
     auto one = both.router_by_mpi<plane_tensor>();
