@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a checkpoint: `read_checkpoint.py run/step-000120` lists its tensors, with the sums of their
-elements times 1, 2, 3 ... Element kinds are f32, f64 and i64."""
+"""Reads a checkpoint: `read_checkpoint.py run/step-000120` lists its tensors, with what their layers call
+them and the sums of their elements times 1, 2, 3 ... Element kinds are f32, f64 and i64."""
 import array
 import json
 import pathlib
@@ -33,9 +33,16 @@ def read(folder):
     return tensors
 
 
+def own_names(folder):
+    """{(layer, name): what the layer calls the parameter or buffer that it is, or is of}"""
+    manifest = json.loads((pathlib.Path(folder) / "manifest.json").read_text())
+    return {(s["layer"], s["name"]): s.get("own_name", "") for s in manifest["slices"]}
+
+
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
+    own = own_names(sys.argv[1])
     for (layer, name), (shape, values) in sorted(read(sys.argv[1]).items()):
         weighted = sum((i + 1) * value for i, value in enumerate(values))
-        print(f"{layer:4} {name:28} {' x '.join(map(str, shape)) or '1':16} weighted sum {weighted:.17g}")
+        print(f"{layer:4} {name:28} {own[layer, name]:24} {' x '.join(map(str, shape)) or '1':16} weighted sum {weighted:.17g}")

@@ -31,7 +31,7 @@ needed=(g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-jso
 runs fuzz && [[ $lanes == " fuzz " ]] || needed+=(libgloo-dev libmetis-dev)
 runs release && needed+=(libdlib-dev coinor-libclp-dev coinor-libcbc-dev libonnx-dev libprotobuf-dev iproute2)
 runs package && needed+=(libbenchmark-dev pkg-config)
-{ runs release || runs package; } && needed+=(libopenmpi-dev openmpi-bin)
+{ runs release || runs package || runs torch; } && needed+=(libopenmpi-dev openmpi-bin)
 bash examples/setup.sh "${needed[@]}" || exit 1
 
 log=$(mktemp)
@@ -176,7 +176,7 @@ torch_lane() {
   step "configure torch" cmake --preset release -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF -B build/for-torch || return
   step "build torch" cmake --build build/for-torch --target hetsched-simulate hetsched-export hetsched-train || return
   echo "== test torch"
-  for script in check trainers group; do
+  for script in check trainers group processes; do
     p='' f=''
     TORCH_EXTENSIONS_DIR=$PWD/build/torch-extensions build/torch/bin/python -W ignore tests/torch/$script.py build/for-torch/examples | tee "$log"
     read -r p f < <(tail -n 1 "$log" | sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p')

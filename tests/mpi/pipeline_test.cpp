@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <cstdio>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -17,10 +19,58 @@
 #include "../runtime/every_schedule.hpp"
 #include "../runtime/numbered.hpp"
 #include "../runtime/packed_layers.hpp"
+#include "beside_gloo.hpp"
 #include "session.hpp"
 
 using namespace hetsched;
 using namespace hetsched::test;
+
+#ifdef HETSCHED_TEST_GLOO
+
+TEST_CASE("mpi: beside Gloo, edge by edge, the bits of one device") {
+  mpi_and_gloo both;
+  {
+    const auto by_mpi = both.router_by_mpi<matrix<double>>();
+    const auto by_gloo = both.router_by_gloo<matrix<double>>();
+    int run = 0;
+    for (const auto& one : schedule_instances(mpi().ranks(), {8})) {
+      CAPTURE(one.name);
+      CHECK(differences<double>(one, by_mpi) == "");
+      CHECK(differences<double>(one, by_gloo) == "");
+      ++run;
+    }
+    CHECK(run > 5);
+  }
+  // Whole trainings, of which ranks gather what they have.
+  const three_parts net{};
+  const auto layout = even_layout(net.layers, schedule_of("1f1b", mpi().ranks(), 6), 4);
+  const auto alone = net.alone(layout, 3, 0.05).losses;
+  auto by_mpi = both.router_by_mpi<matrix<double>>();
+  CHECK(net.train(layout, 3, 0.05, by_mpi) == alone);
+  auto by_gloo = both.router_by_gloo<matrix<double>>();
+  CHECK(net.train(layout, 3, 0.05, by_gloo) == alone);
+}
+
+TEST_CASE("mpi: beside Gloo, what every communicator between processes does") {
+  if (mpi().ranks() < 2) return;
+  mpi_and_gloo both;
+  const auto check = [](const auto& make) {
+    check_order(make);
+    check_abort(make);
+    check_mismatch(make);
+    check_gather(make);
+  };
+  check([&] {
+    auto one = both.router_by_mpi<plane_tensor>();
+    return std::make_unique<decltype(one)>(std::move(one));
+  });
+  check([&] {
+    auto one = both.router_by_gloo<plane_tensor>();
+    return std::make_unique<decltype(one)>(std::move(one));
+  });
+}
+
+#endif
 
 TEST_CASE("mpi: every schedule gives the bits of one device") {
   const auto singles = make_mpi<matrix<float>>();

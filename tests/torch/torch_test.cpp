@@ -21,81 +21,18 @@
 #include <unistd.h>
 
 #include <hetsched/hetsched.hpp>
+#include <hetsched/io/checkpoint/checkpoint.hpp>
 #include <hetsched/runtime.hpp>
 #include <hetsched/torch.hpp>
 #include <hetsched/torch/state_file.hpp>
+
+#include "small_gpt.hpp"
 
 namespace {
 
 namespace nn = torch::nn;
 using doubles = hetsched::torch_tensor<double>;
-
-constexpr int width = 16, length = 6, vocabulary = 11, samples = 2, layers = 8, microbatches = 8, steps = 12;
-
-struct block_module : nn::Module {
-  block_module() {
-    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({width})));
-    attention = register_module("attention", nn::Linear(width, 3 * width));
-    out = register_module("out", nn::Linear(width, width));
-    mlp = register_module("mlp", nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({width})), nn::Linear(width, 4 * width),
-                                                nn::GELU(), nn::Linear(4 * width, width)));
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    const auto heads = attention(norm(x)).view({x.size(0), x.size(1), 6, width / 2}).transpose(1, 2).chunk(3, 1);
-    const auto seen = torch::scaled_dot_product_attention(heads[0], heads[1], heads[2], {}, 0.0, true);
-    const auto y = x + out(seen.transpose(1, 2).reshape(x.sizes()));
-    return y + mlp->forward(y);
-  }
-  nn::LayerNorm norm{nullptr};
-  nn::Linear attention{nullptr}, out{nullptr};
-  nn::Sequential mlp{nullptr};
-};
-
-struct tokens_module : nn::Module {
-  tokens_module() {
-    table = register_module("table", nn::Embedding(vocabulary, width));
-    places = register_parameter("places", torch::randn({length, width}) * 0.1);
-  }
-  // Tokens come as floats.
-  torch::Tensor forward(const torch::Tensor& x) { return table(x.to(torch::kLong)) + places; }
-  nn::Embedding table{nullptr};
-  torch::Tensor places;
-};
-
-// The layers of a small GPT, with the same numbers wherever they are made.
-hetsched::torch_layer<> make_layer(int layer) {
-  return hetsched::torch_seeded(static_cast<std::uint64_t>(layer) + 1, [&] {
-    if (layer == 0) return hetsched::torch_layer(std::make_shared<tokens_module>());
-    if (layer + 1 < layers) return hetsched::torch_layer(std::make_shared<block_module>());
-    return hetsched::torch_layer(nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({width})), nn::Linear(width, vocabulary)));
-  });
-}
-hetsched::tensor_shape shape_after(int layer) {
-  if (layer < 0) return {samples, length};
-  return {samples, length, static_cast<std::size_t>(layer + 1 < layers ? width : vocabulary)};
-}
-torch::Tensor cross_entropy(const torch::Tensor& y, const torch::Tensor& wanted) {
-  return nn::functional::cross_entropy(y.flatten(0, 1), wanted.flatten());
-}
-
-hetsched::schedule one_f_one_b(int ranks) {
-  std::vector<int> warmups;
-  for (int r = ranks; r > 0; --r) warmups.push_back(r);
-  return hetsched::one_f_one_b(warmups, microbatches);
-}
-
-struct batch {
-  std::vector<torch::Tensor> inputs, targets;
-};
-batch numbers_of(int step) {
-  batch b;
-  for (int m = 0; m < microbatches; ++m) {
-    const auto all = (torch::arange(samples * (length + 1)).view({samples, length + 1}) * (m + 3) + step) % vocabulary;
-    b.inputs.push_back(all.narrow(1, 0, length).to(torch::kFloat).contiguous());
-    b.targets.push_back(all.narrow(1, 1, length).contiguous());
-  }
-  return b;
-}
+using namespace small_gpt;
 
 // The losses of a training on threads.
 template <class Optimizer>
@@ -123,33 +60,6 @@ std::vector<double> losses_on_threads(const hetsched::schedule& order, int ranks
   return losses_on_threads(hetsched::even_layout(layers, order, samples), ranks, optimizer, options);
 }
 
-// The losses of the same model by LibTorch alone.
-template <class Optimizer, class Options>
-std::vector<double> losses_of_libtorch(const Options& options, int many = steps) {
-  std::vector<hetsched::torch_layer<>> model;
-  std::vector<torch::Tensor> parameters;
-  for (int l = 0; l < layers; ++l) model.push_back(make_layer(l));
-  for (auto& l : model)
-    for (const auto& p : l.module().parameters()) parameters.push_back(p);
-  Optimizer optimizer(parameters, options);
-  std::vector<double> losses;
-  for (int s = 0; s < many; ++s) {
-    optimizer.zero_grad();
-    double sum = 0;
-    const auto b = numbers_of(s);
-    for (std::size_t m = 0; m < microbatches; ++m) {
-      auto x = dynamic_cast<tokens_module&>(model[0].module()).forward(b.inputs[m]);
-      for (std::size_t l = 1; l + 1 < layers; ++l) x = dynamic_cast<block_module&>(model[l].module()).forward(x);
-      const auto loss = cross_entropy(dynamic_cast<nn::SequentialImpl&>(model[layers - 1].module()).forward(x), b.targets[m]);
-      sum += loss.item<double>();
-      (loss / microbatches).backward();
-    }
-    losses.push_back(sum / microbatches);
-    optimizer.step();
-  }
-  return losses;
-}
-
 double apart(const std::vector<double>& a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());
   double most = 0;
@@ -167,8 +77,6 @@ std::string thrown(Body&& body) {
   }
   return "nothing";
 }
-
-const torch::optim::AdamWOptions adamw = torch::optim::AdamWOptions(1e-2).weight_decay(0.1);
 
 }  // namespace
 
@@ -301,6 +209,71 @@ TEST_CASE("torch: a training goes on, on other ranks, from a file of torch's wit
   CHECK(thrown([&] {
           static_cast<void>(hetsched::detail::read_torch_archive(folder / "none"));
         }).ends_with("none: cannot be opened"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("torch: checkpoints know tensors by the modules' names, in whatever order they are registered") {
+  torch::set_num_threads(1);
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  const auto folder = std::filesystem::temp_directory_path() / ("hetsched_names_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  // Two linears of one shape, under these names in this order.
+  const auto train = [&](const hetsched::schedule& order, int ranks, const std::vector<std::string>& names, int from, int to) {
+    std::vector<double> losses;
+    hetsched::run_on_threads(channels::connect(ranks), [&](channels& channel) {
+      const auto make = [&](int layer) {
+        return hetsched::torch_seeded(static_cast<std::uint64_t>(layer) + 1, [&] {
+          const auto module = std::make_shared<nn::Module>();
+          nn::Linear first(width, width), second(width, width);
+          for (const auto& name : names) module->register_module(name, name == "second" ? second : first);
+          return hetsched::torch_layer(
+              module, [first, second](const torch::Tensor& x) mutable { return x + second(torch::tanh(first(x))); });
+        });
+      };
+      auto trainer = hetsched::make_trainer<torch::Tensor>(hetsched::even_layout(4, order, samples), make,
+                                                           [](int) {
+                                                             return hetsched::tensor_shape{samples, width};
+                                                           },
+                                                           channel, hetsched::torch_optimizer<torch::optim::AdamW>{adamw},
+                                                           {.shard_optimizer = true});
+      if (from > 0) {
+        auto slices = trainer.state();
+        hetsched::load_checkpoint(*hetsched::find_checkpoint(folder).newest, slices);
+        trainer.state_loaded();
+        trainer.set_committed_step(from);
+      }
+      std::vector<torch::Tensor> inputs, targets;
+      for (int m = 0; m < microbatches; ++m) {
+        inputs.push_back(torch::sin(torch::arange(samples * width).view({samples, width}) * (m + 1)).to(torch::kFloat));
+        targets.push_back(torch::roll(inputs.back(), 1, 1).contiguous());
+      }
+      const auto loss = hetsched::torch_loss(
+          [](const torch::Tensor& y, const torch::Tensor& wanted) { return nn::functional::mse_loss(y, wanted); });
+      for (int s = from; s < to; ++s) {
+        const auto report = trainer.step(inputs, targets, loss);
+        if (channel.rank() == 0) losses.push_back(report.loss);
+      }
+      if (from > 0) return;
+      hetsched::write_checkpoint_part(folder, to, channel.rank(), trainer.state(true));
+      std::vector<std::vector<double>> all;
+      REQUIRE(channel.gather({}, all, hetsched::deadline_in(60)) == hetsched::wait_result::progress);
+      if (channel.rank() == 0) hetsched::commit_checkpoint(folder, to, ranks);
+    });
+    return losses;
+  };
+  const auto whole = train(one_f_one_b(1), 1, {"first", "second"}, 0, 6);
+  std::filesystem::remove_all(folder / "step-000006");
+  const auto before = train(hetsched::zb_h1(2, microbatches), 2, {"first", "second"}, 0, 3);
+  CHECK(before == std::vector<double>(whole.begin(), whole.begin() + 3));
+  const auto checkpoint = *hetsched::find_checkpoint(folder).newest;
+  CHECK(std::any_of(checkpoint.slices.begin(), checkpoint.slices.end(), [](const auto& s) {
+    return s.layer == 3 && s.name == "torch_adamw.exp_avg_sq.2" && s.own_name == "second.weight";
+  }));
+  CHECK(train(one_f_one_b(4), 4, {"first", "second"}, 3, 6) == std::vector<double>(whole.begin() + 3, whole.end()));
+  CHECK(train(one_f_one_b(1), 1, {"second", "first"}, 3, 6) == std::vector<double>(whole.begin() + 3, whole.end()));
+  const auto renamed = thrown([&] { static_cast<void>(train(one_f_one_b(1), 1, {"up", "second"}, 3, 6)); });
+  CHECK(renamed.find("layer 0, parameter.0 (up.weight)") != std::string::npos);
+  CHECK(renamed.find("layer 0, parameter.0 (first.weight)") != std::string::npos);
   std::filesystem::remove_all(folder);
 }
 

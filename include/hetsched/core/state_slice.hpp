@@ -21,6 +21,9 @@ struct state_slice {
   std::size_t rows = 1;
   std::size_t apart = 0;       ///< elements of the whole tensor from the begin of a row to that of the next; more than a row has
   std::size_t held_apart = 0;  ///< the same within bytes; 0: one row follows the other
+  /// What the layer calls the parameter or buffer that this is, or is of: "attn.weight". Empty: nothing, it is known by its
+  /// number.
+  std::string own_name = {};
 };
 
 }  // namespace hetsched

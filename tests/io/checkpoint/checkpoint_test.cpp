@@ -239,7 +239,7 @@ TEST_CASE("the newest whole checkpoint is found, with what is wrong with newer o
       {"another version",
        [](const std::string& p) {
          auto text = read_text(p + "/manifest.json");
-         text.replace(text.find("\"version\": "), 12, "\"version\": 3");
+         text.replace(text.find("\"version\": "), 12, "\"version\": 4");
          std::ofstream(p + "/manifest.json") << text;
        },
        "/version"},
@@ -456,6 +456,77 @@ TEST_CASE("what only one side has is listed, and passed over only where that is 
   CHECK(more == std::vector<std::byte>(8, std::byte{7}));
 }
 
+TEST_CASE("what layers call their tensors decides, whatever their numbers") {
+  random_source random(15);
+  const empty_folder here("names");
+  const std::string kinds[] = {"parameter.", "adamw.first_moment.", "buffer."};
+  // Tensors of one shape, whose order nothing else would tell.
+  const auto make = [&](const std::vector<std::string>& own_names) {
+    std::vector<whole_tensor> all;
+    std::vector<std::string> own;
+    for (const auto& kind : kinds)
+      for (std::size_t n = 0; n < 3; ++n) {
+        all.push_back({4, kind + std::to_string(n), "f32", {2}, random_bytes(random, 8)});
+        own.push_back(own_names.empty() ? "" : own_names[n]);
+      }
+    return std::pair(all, own);
+  };
+  const auto slices_of = [](auto& made) {
+    std::vector<state_slice> slices;
+    for (std::size_t i = 0; i < made.first.size(); ++i) {
+      auto& t = made.first[i];
+      slices.push_back({t.layer, t.name, t.element, t.shape, 0, t.bytes});
+      slices.back().own_name = made.second[i];
+    }
+    return slices;
+  };
+  auto written = make({"attn.weight", "attn.bias", "1"}), without = make({});
+  save(here.path, 1, {slices_of(written)});
+  save(here.path, 2, {slices_of(without)});
+  const auto named = open_checkpoint(here.path + "/step-000001"), plain = open_checkpoint(here.path + "/step-000002");
+  CHECK(std::all_of(plain.slices.begin(), plain.slices.end(), [](const auto& s) { return s.own_name.empty(); }));
+  CHECK(contains(read_text(named.path + "/manifest.json"), "\"version\": 3"));
+  CHECK(contains(read_text(named.path + "/manifest.json"), "\"own_name\": \"attn.weight\""));
+  CHECK(contains(read_text(plain.path + "/manifest.json"), "\"version\": 1"));
+
+  auto other_order = make({"1", "attn.weight", "attn.bias"});
+  auto wanted = slices_of(other_order);
+  load_checkpoint(named, wanted);
+  for (std::size_t i = 0; i < 9; ++i) CHECK(other_order.first[i].bytes == written.first[i / 3 * 3 + (i % 3 + 2) % 3].bytes);
+  // Where one side has no names, by number.
+  auto numbered = make({});
+  wanted = slices_of(numbered);
+  load_checkpoint(named, wanted);
+  CHECK(numbered.first == written.first);
+  wanted = slices_of(other_order);
+  load_checkpoint(plain, wanted);
+  CHECK(other_order.first == without.first);
+
+  auto renamed = make({"attn.kernel", "attn.bias", "1"});
+  const auto untouched = renamed;
+  wanted = slices_of(renamed);
+  const auto text = complaint_of([&] { load_checkpoint(named, wanted); });
+  CHECK(contains(text,
+                 "3 tensors missing (layer 4, adamw.first_moment.0 (attn.kernel); layer 4, buffer.0 (attn.kernel); "
+                 "layer 4, parameter.0 (attn.kernel)); 3 tensors left over"));
+  CHECK(contains(text, "layer 4, parameter.0 (attn.weight))"));
+  CHECK(renamed == untouched);
+  CHECK(load_checkpoint(named, wanted, {.strict = false}).missing.size() == 3);
+  CHECK(renamed.first[0] == untouched.first[0]);
+  CHECK(renamed.first[1] == written.first[1]);
+
+  auto twice = make({"attn.weight", "attn.weight", "1"});
+  CHECK(contains(complaint_of([&] { save(here.path, 3, {slices_of(twice)}); }),
+                 "layer 4, adamw.first_moment.1: its layer calls adamw.first_moment.0 \"attn.weight\", too"));
+  std::vector<state_slice> halves{{0, "parameter.0", "f32", {2}, 0, std::span(twice.first[0].bytes).first(4)},
+                                  {0, "parameter.0", "f32", {2}, 1, std::span(twice.first[0].bytes).subspan(4)}};
+  halves[1].own_name = "weight";
+  CHECK(contains(complaint_of([&] {
+                   save(here.path, 3, {{halves[0]}, {halves[1]}});
+                 }),
+                 "layer 0, parameter.0: its layer calls it \"\" in part 0, but \"weight\" in part 1"));
+}
+
 TEST_CASE("old checkpoints are removed, and what stopped writers have left") {
   random_source random(6);
   const empty_folder here("prune");
@@ -496,6 +567,7 @@ TEST_CASE("the reader in Python reads what has been written, and what a caller h
   auto parts = deal(random, cut(random, all), 3);
   std::int64_t position = 123456789;
   state_slice loader{.name = "loader", .element = "i64", .shape = {1}, .bytes = std::as_writable_bytes(std::span(&position, 1))};
+  loader.own_name = "samples.place";
   parts[1].push_back(loader);
   sums["0 loader"] = 123456789;
   save(here.path, 7, parts);
@@ -514,6 +586,7 @@ TEST_CASE("the reader in Python reads what has been written, and what a caller h
     std::string layer, name;
     words >> layer >> name;
     REQUIRE(sums.count(layer + " " + name) == 1);
+    CHECK((line.find(" samples.place ") != std::string::npos) == (name == "loader"));
     CHECK(std::stod(line.substr(line.rfind(' '))) == doctest::Approx(sums[layer + " " + name]).epsilon(1e-12));
   }
   CHECK(read == sums.size());

@@ -252,9 +252,10 @@ TEST_CASE("arithmetic of tensors") {
   CHECK(detail::shape_of(a) == tensor_shape{2, 3});
 }
 
-TEST_CASE("layers say how their parameters are cut, and lists of them hand it on") {
+TEST_CASE("layers say how their parameters are cut and what they call them, and lists of them hand it on") {
   struct cut_layer : small_layer {
     std::array<parameter_cut, 1> parameter_cuts() { return {{{.dimension = 1, .partial_over_tensor = false, .pieces = {2, 1}}}}; }
+    std::array<tensor_name, 2> parameter_names() { return {{{"w", 0}, {"again", 0}}}; }
   };
   const parameter_cut whole, cut{.dimension = 1, .partial_over_tensor = false, .pieces = {2, 1}};
   small_layer plain;
@@ -272,6 +273,12 @@ TEST_CASE("layers say how their parameters are cut, and lists of them hand it on
   }());
   CHECK(detail::parameter_cuts(any) == std::vector{whole, cut});
   CHECK(detail::parameter_cuts(list) == std::vector{cut, whole});
+  using names = std::vector<tensor_name>;
+  CHECK(detail::parameter_names(plain).empty());
+  CHECK(detail::parameter_names(any) == names{{"0.0", 0}, {"1.w", 1}, {"1.again", 1}});
+  CHECK(detail::parameter_names(list) == names{{"0.w", 0}, {"0.again", 0}, {"1.0", 1}});
+  CHECK(detail::buffer_names(any).empty());
+  CHECK(layer_tuple<small_tensor, small_layer, small_layer>(plain, plain).parameter_names().empty());
 }
 
 namespace {

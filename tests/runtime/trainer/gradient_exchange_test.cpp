@@ -409,8 +409,10 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
   struct layer {
     std::vector<tensor> all;
     std::vector<parameter_cut> cuts;
+    std::vector<tensor_name> names{};
     std::vector<tensor>& parameters() { return all; }
     std::vector<parameter_cut>& parameter_cuts() { return cuts; }
+    std::vector<tensor_name>& parameter_names() { return names; }
   };
   auto layout = even_layout(1, schedule_of("1f1b", 1, 1), 2);
   layout.pipelines[0].groups = {{.degrees = {.data = 2, .tensor = 2}}};
@@ -420,6 +422,7 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
     return layer{{tensor(2, first + second), tensor(1, 3)},
                  {{.dimension = 1, .pieces = {first, second}}, {.partial_over_tensor = true}}};
   };
+  std::vector<detail::layer_names> own_names;
   const auto learn = [&](const std::function<void(int, layer&)>& change) -> std::string {
     std::vector<std::vector<double>> told;
     try {
@@ -432,6 +435,7 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
       CHECK(found.shapes == std::vector<std::vector<tensor_shape>>{{{2, 8}, {1, 3}}});
       CHECK(found.cuts.at({{0, 0}, 0, 0}) == group_cut{.dimension = 1, .points = {{0, 1, 3}, {3, 7, 8}}});
       CHECK(found.cuts.at({{0, 1}, 0, 0}) == group_cut{.partial_over_tensor = true});
+      own_names = found.names;
     } catch (const input_error& e) {
       return e.what();
     }
@@ -451,6 +455,28 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
   CHECK(learn([](int, layer& l) { l.cuts[0].dimension = 2; }) == "parameter 0 of layer 0 has no dimension 2 to cut");
   CHECK(learn([](int, layer& l) { l.cuts.pop_back(); }) == "parameter 1 of layer 0 is not in parameter_cuts()");
   CHECK(learn([](int, layer& l) { l.cuts.push_back({}); }) == "layer 0 has 2 parameters, but parameter_cuts() are 3");
+
+  CHECK(own_names.empty());
+  const auto named = [&](int rank, const std::vector<tensor_name>& names) {
+    return learn([&](int r, layer& l) {
+      l.names = r == rank ? names : std::vector<tensor_name>{{"w", 0}, {"tied", 0}, {"\xc3\xa9", 1}};
+    });
+  };
+  CHECK(named(2, {{"\xc3\xa9", 1}, {"w", 0}}).empty());
+  CHECK(own_names == std::vector<detail::layer_names>{{{"w", "\xc3\xa9"}, {}}});
+  std::vector<state_slice> slices{
+      {0, "parameter.1", "f32", {3}, 0, {}}, {0, "adamw.first_moment.0", "f32", {3}, 0, {}}, {0, "buffer.0", "f32", {3}, 0, {}}};
+  detail::name_slices(slices, own_names);
+  CHECK(slices[0].own_name == "\xc3\xa9");
+  CHECK(slices[1].own_name == "w");
+  CHECK(slices[2].own_name.empty());
+  const std::string other_names = ": its parameters or buffers have other names";
+  CHECK(named(2, {{"w", 1}, {"\xc3\xa9", 0}}) == differ + "2" + other_names);
+  CHECK(named(3, {}) == differ + "3" + other_names);
+  CHECK(named(1, {{"w", 0}}) == "layer 0, parameter_names(): parameter 1 has no name");
+  CHECK(named(1, {{"w", 0}, {"w", 1}}) == "layer 0, parameter_names(): \"w\" is the name of 0 and of 1");
+  CHECK(named(1, {{"w", 2}}) == "layer 0, parameter_names(): found \"w\" of parameter 2, expected one of 2");
+  CHECK(named(1, {{"", 0}}) == "layer 0, parameter_names(): found an empty name of parameter 0");
 }
 
 TEST_CASE("4 GB of gradients over 8 ranks are 60 calls of collectives, or more than ten thousand sends in order") {

@@ -843,6 +843,7 @@ struct centred {
   std::vector<tensor>& parameters() { return none; }
   std::vector<tensor>& gradients() { return none; }
   std::vector<tensor>& buffers() { return means; }
+  static std::vector<tensor_name> buffer_names() { return {{"means", 0}}; }
   std::vector<tensor> none, means{tensor(1, toy<double>::width)};
 };
 
@@ -877,6 +878,10 @@ TEST_CASE("[threads] buffers of layers are part of the state") {
         if (comm.rank() == 0) losses.push_back(loss);
       }
       const std::lock_guard lock(guard);
+      for (const auto& s : trainer.state()) {  // of other ranks' layers, too
+        CAPTURE(s.name);
+        CHECK(s.own_name == (s.name != "buffer.0" ? "" : s.layer == 1 ? "means" : "1.means"));
+      }
       for (const auto& s : trainer.state(true)) {
         const bool fresh = written.emplace(key(s.layer, s.name), std::vector<std::byte>(s.bytes.begin(), s.bytes.end())).second;
         CHECK(fresh);

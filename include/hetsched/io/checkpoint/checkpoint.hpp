@@ -89,7 +89,8 @@ void write_part(Files& files, const std::string& folder, std::int64_t step, int 
                        .offset = offset,
                        .checksum = crc64(bytes),
                        .rows = s.rows,
-                       .apart = s.rows > 1 ? s.apart : 0});
+                       .apart = s.rows > 1 ? s.apart : 0,
+                       .own_name = s.own_name});
     if (!bytes.empty()) files.append(data, bytes);
     offset += static_cast<bytes_t>(bytes.size());
   }
@@ -191,14 +192,15 @@ struct load_options {
   std::function<void()> alive = {};  ///< as of verify_checkpoint
 };
 
-/// Tensors that only one side has, as "layer 3, parameter.0".
+/// Tensors that only one side has, as "layer 3, parameter.0", behind which stands what the layer calls it, if it does.
 struct unmatched_tensors {
   std::vector<std::string> missing;    ///< in the checkpoint
   std::vector<std::string> left_over;  ///< in it, but in no slice
 };
 
 /// Fills slices, which may be cut in any way, with what a checkpoint holds of them. Checksums are verified. A slice without
-/// elements says that its tensor is part of the training, on other ranks: trainer.state() lists all that there are.
+/// elements says that its tensor is part of the training, on other ranks: trainer.state() lists all that there are. Where layers
+/// have names of their own on both sides, tensors are known by these, whatever their numbers; else by their numbers.
 /// Returns: what does not match; nothing if it is strict.
 /// Throws: file_error if it has a tensor of another shape or element, or is damaged; if it is strict, before anything is filled
 /// and with all that does not match, also if it lacks a tensor or has one that is in no slice. Slices may else be filled in part.

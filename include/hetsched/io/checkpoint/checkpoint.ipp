@@ -116,7 +116,7 @@ void read_slices(const checkpoint& from, Wanted wanted, Visit visit) {
       if (!in) throw file_error(file, {}, "cannot be opened");
     }
     bytes.resize(s.count * element_bytes(s.element));
-    const auto who = tensor_text(s.layer, s.name) + ": ";
+    const auto who = tensor_text(s.layer, s.name, s.own_name) + ": ";
     in.seekg(static_cast<std::streamoff>(s.offset));
     if (!in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size())))
       throw file_error(file, {}, who + "ends before byte " + std::to_string(s.offset + static_cast<bytes_t>(bytes.size())));
@@ -177,32 +177,42 @@ HETSCHED_INLINE found_checkpoint find_checkpoint(const std::string& folder, cons
 
 HETSCHED_INLINE unmatched_tensors load_checkpoint(const checkpoint& from, std::span<state_slice> wanted,
                                                   const load_options& options) {
-  using tensor = std::pair<int, std::string_view>;
+  // By what layers call their tensors, where both sides have that for tensors of this kind in this layer.
+  using tensor = std::pair<int, std::string>;
+  const auto kind_of = [](const auto& s) { return tensor{s.layer, s.name.substr(0, s.name.rfind('.') + 1)}; };
+  std::set<tensor> stored_names, wanted_names;
+  for (const auto& s : from.slices)
+    if (!s.own_name.empty()) stored_names.insert(kind_of(s));
+  for (const auto& w : wanted)
+    if (!w.own_name.empty() && stored_names.contains(kind_of(w))) wanted_names.insert(kind_of(w));
+  const auto key_of = [&](const auto& s) {
+    return tensor{s.layer, wanted_names.contains(kind_of(s)) ? detail::name_by_layer(s.name, s.own_name) : s.name};
+  };
   std::map<tensor, const stored_slice*> stored;
-  for (const auto& s : from.slices) stored.emplace(tensor{s.layer, s.name}, &s);
+  for (const auto& s : from.slices) stored.emplace(key_of(s), &s);
   using wanted_slice = std::pair<const state_slice*, detail::held_rows>;
   std::map<tensor, std::vector<wanted_slice>> by_tensor;
-  std::set<tensor> missing;
+  std::map<tensor, std::string> missing;
   const auto refuse = [&](const std::string& what) { throw file_error(from.path + "/manifest.json", "/slices", what); };
   for (const auto& w : wanted) {
-    const auto found = stored.find({w.layer, w.name});
+    const auto who = detail::tensor_text(w.layer, w.name, w.own_name);
+    const auto found = stored.find(key_of(w));
     if (found == stored.end()) {
-      missing.insert({w.layer, w.name});
+      missing.emplace(tensor{w.layer, w.name}, who);
       continue;
     }
-    const auto who = detail::tensor_text(w.layer, w.name) + ": ";
     const auto& s = *found->second;
     if (s.element != w.element || s.shape != w.shape)
-      refuse(who + "found " + detail::shape_text(s.element, s.shape) + ", expected " + detail::shape_text(w.element, w.shape));
+      refuse(who + ": found " + detail::shape_text(s.element, s.shape) + ", expected " + detail::shape_text(w.element, w.shape));
     by_tensor[found->first].emplace_back(&w, detail::rows_held(w, detail::element_bytes(s.element)));
   }
   unmatched_tensors unmatched;
-  for (const auto& [layer, name] : missing) unmatched.missing.push_back(detail::tensor_text(layer, std::string(name)));
+  for (const auto& [what, text] : missing) unmatched.missing.push_back(text);
   for (const auto& [what, s] : stored)
-    if (!by_tensor.contains(what)) unmatched.left_over.push_back(detail::tensor_text(s->layer, s->name));
+    if (!by_tensor.contains(what)) unmatched.left_over.push_back(detail::tensor_text(s->layer, s->name, s->own_name));
   if (options.strict && !(unmatched.missing.empty() && unmatched.left_over.empty())) refuse(detail::unmatched_text(unmatched));
   const auto of_tensor = [&](const stored_slice& s) -> const std::vector<wanted_slice>* {
-    const auto found = by_tensor.find({s.layer, s.name});
+    const auto found = by_tensor.find(key_of(s));
     return found == by_tensor.end() ? nullptr : &found->second;
   };
   detail::read_slices(

@@ -2,7 +2,6 @@
 #pragma once
 // Tested by tests/io/checkpoint/checkpoint_test.cpp.
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -26,13 +25,15 @@ struct stored_slice {
   int part = 0;
   bytes_t offset = 0;  ///< in the part
   std::uint64_t checksum = 0;
-  std::size_t rows = 1;   ///< equally long ones, that
-  std::size_t apart = 0;  ///< begin so many elements of the whole tensor after each other
+  std::size_t rows = 1;       ///< equally long ones, that
+  std::size_t apart = 0;      ///< begin so many elements of the whole tensor after each other
+  std::string own_name = {};  ///< what its layer calls the parameter or buffer, if it does
   friend bool operator==(const stored_slice&, const stored_slice&) = default;
 };
 
 /// A training's state on disk: a folder with parts, a file each, and manifest.json, which says what is where. Tensors are
-/// known by layer and name, so any set of ranks can load what any other has written.
+/// known by layer and name, so any set of ranks can load what any other has written; and by what their layers call them, if they
+/// do, whatever their numbers.
 struct checkpoint {
   std::string path;
   std::int64_t step = 0;                    ///< steps done
@@ -62,11 +63,16 @@ inline constexpr int max_checkpoint_parts = 1'000'000;
 
 [[nodiscard]] nlohmann::ordered_json write_slice(const stored_slice& s);
 
-/// Documents are of version 2 if slices have rows.
-inline constexpr int checkpoint_version = 2;
-[[nodiscard]] inline int version_for(const std::vector<stored_slice>& slices) {
-  return std::any_of(slices.begin(), slices.end(), [](const auto& s) { return s.rows > 1; }) ? 2 : 1;
-}
+/// Documents are of version 2 if slices have rows, and of 3 if they have names of their layers.
+inline constexpr int checkpoint_version = 3;
+[[nodiscard]] int version_for(const std::vector<stored_slice>& slices);
+
+/// How a tensor is known by what its layer calls it: "adamw.first_moment.attn.weight" in place of "adamw.first_moment.3"; by its
+/// name if the layer does not.
+[[nodiscard]] std::string name_by_layer(const std::string& name, const std::string& own_name);
+
+/// The same for messages, "layer 0, parameter.3 (attn.weight)".
+[[nodiscard]] std::string tensor_text(int layer, const std::string& name, const std::string& own_name);
 
 [[nodiscard]] stored_slice read_slice(const json_value& value, int version);
 

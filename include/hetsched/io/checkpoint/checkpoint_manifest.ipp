@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <map>
 #include <span>
+#include <string>
 #include <tuple>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -18,6 +22,20 @@ namespace hetsched::detail {
   return "elements " + std::to_string(first) + " to " + std::to_string(last - 1);
 }
 
+HETSCHED_INLINE int version_for(const std::vector<stored_slice>& slices) {
+  const auto any = [&](auto&& is) { return std::any_of(slices.begin(), slices.end(), is); };
+  if (any([](const stored_slice& s) { return !s.own_name.empty(); })) return 3;
+  return any([](const stored_slice& s) { return s.rows > 1; }) ? 2 : 1;
+}
+
+HETSCHED_INLINE std::string name_by_layer(const std::string& name, const std::string& own_name) {
+  return own_name.empty() ? name : name.substr(0, name.rfind('.') + 1) + own_name;
+}
+
+HETSCHED_INLINE std::string tensor_text(int layer, const std::string& name, const std::string& own_name) {
+  return tensor_text(layer, name) + (own_name.empty() ? "" : " (" + own_name + ")");
+}
+
 HETSCHED_INLINE std::string coverage_fault(const std::vector<stored_slice>& slices) {
   std::vector<const stored_slice*> sorted;
   for (const auto& s : slices) sorted.push_back(&s);
@@ -28,6 +46,7 @@ HETSCHED_INLINE std::string coverage_fault(const std::vector<stored_slice>& slic
     std::size_t top, bottom, first, last;
     const stored_slice* of;
   };
+  std::map<std::pair<int, std::string>, const stored_slice*> by_layer;
   std::vector<box> boxes, here;
   std::vector<std::size_t> lines;
   for (std::size_t i = 0; i < sorted.size();) {
@@ -42,10 +61,16 @@ HETSCHED_INLINE std::string coverage_fault(const std::vector<stored_slice>& slic
       if (s.element != head.element || s.shape != head.shape)
         return who + "is " + shape_text(head.element, head.shape) + " in part " + std::to_string(head.part) + ", but " +
                shape_text(s.element, s.shape) + " in part " + std::to_string(s.part);
+      if (s.own_name != head.own_name)
+        return who + "its layer calls it \"" + head.own_name + "\" in part " + std::to_string(head.part) + ", but \"" +
+               s.own_name + "\" in part " + std::to_string(s.part);
       if (s.rows == 1) continue;
       alike = alike && (line == 0 || line == s.apart);
       line = s.apart;
     }
+    if (const auto& other = by_layer.emplace(std::pair(head.layer, name_by_layer(head.name, head.own_name)), &head).first->second;
+        other != &head)
+      return who + "its layer calls " + other->name + " \"" + head.own_name + "\", too";
     if (line == 0 || !alike) line = std::max<std::size_t>(whole, 1);
     boxes.clear();
     for (; i < end; ++i) {
@@ -106,21 +131,26 @@ HETSCHED_INLINE std::string coverage_fault(const std::vector<stored_slice>& slic
 }
 
 HETSCHED_INLINE nlohmann::ordered_json write_slice(const stored_slice& s) {
-  nlohmann::ordered_json written{{"layer", s.layer}, {"name", s.name},   {"element", s.element},
-                                 {"shape", s.shape}, {"first", s.first}, {"count", s.count}};
+  nlohmann::ordered_json written{{"layer", s.layer}, {"name", s.name}};
+  if (!s.own_name.empty()) written["own_name"] = s.own_name;
+  written.update({{"element", s.element}, {"shape", s.shape}, {"first", s.first}, {"count", s.count}});
   if (s.rows > 1) written.update({{"rows", s.rows}, {"apart", s.apart}});
   written.update({{"part", s.part}, {"offset", s.offset}, {"checksum", hexadecimal(s.checksum)}});
   return written;
 }
 
 HETSCHED_INLINE stored_slice read_slice(const json_value& value, int version) {
-  if (version > 1)
+  if (version > 2)
+    value.object(
+        {"layer", "name", "own_name", "element", "shape", "first", "count", "rows", "apart", "part", "offset", "checksum"});
+  else if (version > 1)
     value.object({"layer", "name", "element", "shape", "first", "count", "rows", "apart", "part", "offset", "checksum"});
   else
     value.object({"layer", "name", "element", "shape", "first", "count", "part", "offset", "checksum"});
   stored_slice s;
   s.layer = value.at("layer").count(0);
   s.name = value.at("name").name();
+  if (const auto own = value.find("own_name")) s.own_name = own->name();
   s.element = value.at("element").name();
   if (element_bytes(s.element) == 0) value.at("element").expected("an element and its bits, like f32");
   const auto shape = value.at("shape");

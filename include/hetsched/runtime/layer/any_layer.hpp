@@ -14,6 +14,7 @@
 #include <hetsched/runtime/layer/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
+#include <hetsched/runtime/layer/tensor_name.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
@@ -36,6 +37,8 @@ class any_layer {
     virtual std::vector<std::reference_wrapper<Tensor>> gradients() = 0;
     virtual std::vector<parameter_cut> parameter_cuts() = 0;
     virtual std::vector<std::reference_wrapper<Tensor>> buffers() = 0;
+    virtual std::vector<tensor_name> parameter_names() = 0;
+    virtual std::vector<tensor_name> buffer_names() = 0;
     virtual void parameters_changed(const Queue&) = 0;
     [[nodiscard]] virtual bool own_gradient_shape() const = 0;
   };
@@ -65,6 +68,8 @@ class any_layer {
     std::vector<std::reference_wrapper<Tensor>> gradients() override { return list(layer.gradients()); }
     std::vector<parameter_cut> parameter_cuts() override { return detail::parameter_cuts(layer); }
     std::vector<std::reference_wrapper<Tensor>> buffers() override { return detail::buffers<Tensor>(layer); }
+    std::vector<tensor_name> parameter_names() override { return detail::parameter_names(layer); }
+    std::vector<tensor_name> buffer_names() override { return detail::buffer_names(layer); }
     void parameters_changed(const Queue& q) override { detail::parameters_changed(layer, q); }
     [[nodiscard]] bool own_gradient_shape() const override { return detail::own_gradient_shape(layer); }
     template <class Range>
@@ -100,6 +105,8 @@ class any_layer {
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> gradients() { return layer_->gradients(); }
   [[nodiscard]] std::vector<parameter_cut> parameter_cuts() { return layer_->parameter_cuts(); }
   [[nodiscard]] std::vector<std::reference_wrapper<Tensor>> buffers() { return layer_->buffers(); }
+  [[nodiscard]] std::vector<tensor_name> parameter_names() { return layer_->parameter_names(); }
+  [[nodiscard]] std::vector<tensor_name> buffer_names() { return layer_->buffer_names(); }
   void parameters_changed(const Queue& q = Queue()) { layer_->parameters_changed(q); }
   [[nodiscard]] bool own_gradient_shape() const { return layer_->own_gradient_shape(); }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <hetsched/runtime/device/device_backend.hpp>
+#include <hetsched/runtime/layer/tensor_name.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
@@ -88,14 +89,15 @@ concept has_gradients = requires(L& layer) {
 /// Optional: parameter_cuts() -> a range of parameter_cut, one per parameter, where ranks of a tensor axis share them;
 /// buffers() -> a range of Tensor& that are kept with checkpoints and not trained, such as running means: one rank writes what it
 /// has, all that hold the layer read it, so they are to be alike or to make do with that; parameters_changed(), for what a layer
-/// makes of its parameters, called when they have been updated or loaded; own_gradient_shape() -> bool, whether the input's
-/// gradient may have another shape than the input, which the layer before and boundary_shape then know of; and make_context() ->
-/// context, where a default-constructed one will not do. Contexts are made before the first step, one per microbatch in flight,
-/// and used again. A microbatch that is recomputed has none between its two forwards. The forward's input stays where it is,
-/// unchanged, until the microbatch's backward has ended, so a context may point to it. One thread at a time calls a layer; layers
-/// that share data are the user's to guard. Not checked by the compiler, but by check_layer: that backward adds to the gradients
-/// and does not overwrite them; that a forward run twice gives the same; that the tensors of parameters() and gradients() keep
-/// their places; that contexts share nothing.
+/// makes of its parameters, called when they have been updated or loaded; parameter_names() and buffer_names() -> a range of
+/// tensor_name, at least one for each, by which checkpoints know them whatever their order; own_gradient_shape() -> bool, whether
+/// the input's gradient may have another shape than the input, which the layer before and boundary_shape then know of; and
+/// make_context() -> context, where a default-constructed one will not do. Contexts are made before the first step, one per
+/// microbatch in flight, and used again. A microbatch that is recomputed has none between its two forwards. The forward's input
+/// stays where it is, unchanged, until the microbatch's backward has ended, so a context may point to it. One thread at a time
+/// calls a layer; layers that share data are the user's to guard. Not checked by the compiler, but by check_layer: that backward
+/// adds to the gradients and does not overwrite them; that a forward run twice gives the same; that the tensors of parameters()
+/// and gradients() keep their places; that contexts share nothing.
 template <class L, class Tensor, class Queue = host_queue>
 concept pipeline_layer = pipeline_tensor<Tensor> && detail::has_context<L> && detail::has_forward<L, Tensor, Queue> &&
     detail::has_backward<L, Tensor, Queue> && detail::has_parameters<L, Tensor> && detail::has_gradients<L, Tensor>;

@@ -19,6 +19,7 @@
 #include <hetsched/runtime/layer/detail/on_queue.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
+#include <hetsched/runtime/layer/tensor_name.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
@@ -94,6 +95,16 @@ class layer_tuple {
     };
     std::apply([&](auto&... l) { (append(l), ...); }, layers_);
     return found;
+  }
+  [[nodiscard]] std::vector<tensor_name> parameter_names() {
+    detail::names_of_layers own;
+    std::apply([&](auto&... l) { (own.add(l.parameters(), detail::parameter_names(l)), ...); }, layers_);
+    return own.joined();
+  }
+  [[nodiscard]] std::vector<tensor_name> buffer_names() {
+    detail::names_of_layers own;
+    std::apply([&](auto&... l) { (own.add(detail::buffers<Tensor>(l), detail::buffer_names(l)), ...); }, layers_);
+    return own.joined();
   }
   template <class Queue = host_queue>
   void parameters_changed(const Queue& q = Queue()) {
@@ -261,6 +272,16 @@ class layer_list {
     for (auto& l : layers_)
       for (Tensor& t : detail::buffers<Tensor>(l)) found.push_back(t);
     return found;
+  }
+  [[nodiscard]] std::vector<tensor_name> parameter_names() {
+    detail::names_of_layers own;
+    for (auto& l : layers_) own.add(l.parameters(), detail::parameter_names(l));
+    return own.joined();
+  }
+  [[nodiscard]] std::vector<tensor_name> buffer_names() {
+    detail::names_of_layers own;
+    for (auto& l : layers_) own.add(detail::buffers<Tensor>(l), detail::buffer_names(l));
+    return own.joined();
   }
   void parameters_changed(const Queue& q = Queue()) {
     for (auto& l : layers_) detail::parameters_changed(l, q);

@@ -256,6 +256,8 @@ class packed_layer {
   [[nodiscard]] decltype(auto) gradients() { return layer_.gradients(); }
   [[nodiscard]] auto buffers() { return detail::buffers<Tensor>(layer_); }
   [[nodiscard]] auto parameter_cuts() { return detail::parameter_cuts(layer_); }
+  [[nodiscard]] auto parameter_names() { return detail::parameter_names(layer_); }
+  [[nodiscard]] auto buffer_names() { return detail::buffer_names(layer_); }
   void parameters_changed() {
     if constexpr (requires { layer_.parameters_changed(); }) layer_.parameters_changed();
   }

@@ -233,10 +233,10 @@ class pipeline_trainer {
   /// Parameters and the optimizer's state, as slices that view them, or copies of them in host memory where they are on a device
   /// (of a GPU: pinned, and kept for the next time); valid as long as no step runs. What has been written to slices counts from
   /// state_loaded() on. Names do not depend on who holds what. Parameter n of a layer has parameter.n, updates.n (how often it
-  /// was updated) and <optimizer>.<state>.n; tied parameters go by the first of them. Buffer n of a layer is buffer.n.
-  /// `owned_only`: what this rank is to write, each element on exactly one rank; else everything that it holds, to be loaded,
-  /// where an element may come more than once, and without elements what only others hold: load_checkpoint learns of all tensors
-  /// of the training.
+  /// was updated) and <optimizer>.<state>.n; tied parameters go by the first of them. Buffer n of a layer is buffer.n. What a
+  /// layer itself calls them, if it does, is beside it. `owned_only`: what this rank is to write, each element on exactly one
+  /// rank; else everything that it holds, to be loaded, where an element may come more than once, and without elements what only
+  /// others hold: load_checkpoint learns of all tensors of the training.
   [[nodiscard]] std::vector<state_slice> state(bool owned_only = false) {
     const auto bound = backend_.bind();
     copies_.clear();
@@ -245,6 +245,7 @@ class pipeline_trainer {
                                             owned_only, seen);
     detail::add_buffers<Tensor>(slices, layers(), layout_, comm_.rank(), owned_only, seen);
     if (!owned_only) detail::add_held_elsewhere<Tensor>(slices, model_, detail::state_slice_names(optimizer_), buffers_);
+    detail::name_slices(slices, names_);
     copies_.read(queue_);
     return slices;
   }
@@ -392,6 +393,7 @@ class pipeline_trainer {
     owned_state_.clear();
     model_.clear();
     buffers_.clear();
+    names_.clear();
     stages_.clear();
     groups_.clear();
     loss_share_ = 1;
@@ -534,6 +536,7 @@ class pipeline_trainer {
     try {
       auto directory = detail::learn_directory(layout_, all_, 1, options_.ties);
       buffers_ = std::move(directory.buffers);
+      names_ = std::move(directory.names);
       model_ = model_parameters(layout_, directory.shapes, options_.ties, directory.cuts);
       for (auto& m : model_) m.sharded = m.sharded || options_.shard_optimizer;
     } catch (const input_error& e) {
@@ -707,6 +710,7 @@ class pipeline_trainer {
   std::vector<stage_type> stages_;
   std::vector<model_parameter> model_;
   std::vector<std::vector<tensor_shape>> buffers_;  ///< shapes of all layers'
+  std::vector<detail::layer_names> names_;
   std::vector<detail::held_parameter<Tensor>> parameters_;
   std::vector<char> listed_;                      ///< per model parameter
   std::vector<std::int64_t> updates_;             ///< per model parameter

@@ -11,8 +11,10 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/state_slice.hpp>
 #include <hetsched/runtime/layer/layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
+#include <hetsched/runtime/layer/tensor_name.hpp>
 #include <hetsched/runtime/layout/detail/digest.hpp>
 #include <hetsched/runtime/layout/model_parameter.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
@@ -23,9 +25,14 @@ namespace hetsched::detail {
 /// The layers of a rank, stage by stage of stages_of_rank.
 [[nodiscard]] std::vector<int> layers_of_rank(const training_layout& t, int rank);
 
+/// Appends what a layer calls its tensors of a kind, "parameter" or "buffer", of which it has `count`: the first name of each, or
+/// that it has none for them.
+/// Throws: input_error unless each has a name that no other one has.
+void tell_names(std::vector<double>& told, int layer, const char* kind, std::size_t count, const std::vector<tensor_name>& names);
+
 /// Appends what others have to know of a layer: the shapes of its parameters here, how they are cut and, if asked for, digests of
-/// their values; and of its buffers the shapes. `seen`: (Tensor&, body) calls body(const Tensor&) with the tensor in host memory.
-/// Throws: input_error for cuts that do not fit the parameters.
+/// their values; of its buffers the shapes; and names. `seen`: (Tensor&, body) calls body(const Tensor&) with the tensor in host
+/// memory. Throws: input_error for cuts or names that do not fit the parameters.
 template <class Tensor, class Layer, class Seen>
 void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_values, Seen&& seen) {
   using traits = tensor_traits<Tensor>;
@@ -69,6 +76,8 @@ void tell_layer(std::vector<double>& told, int number, Layer& layer, bool with_v
   if (cuts.size() != static_cast<std::size_t>(told[count_at]))
     throw input_error("layer " + std::to_string(number) + " has " + std::to_string(static_cast<int>(told[count_at])) +
                       " parameters, but parameter_cuts() are " + std::to_string(cuts.size()));
+  tell_names(told, number, "parameter", cuts.size(), parameter_names(layer));
+  tell_names(told, number, "buffer", kept.size(), buffer_names(layer));
 }
 
 /// What a rank has told of a parameter.
@@ -80,11 +89,18 @@ struct told_parameter {
   double values = 0;
 };
 
+/// What a layer calls its tensors, in their order; nothing where it has no names.
+struct layer_names {
+  std::vector<std::string> parameters, buffers;
+  friend bool operator==(const layer_names&, const layer_names&) = default;
+};
+
 /// The parameters of a model: whole shapes by layer, and how groups cut them; and its buffers' shapes.
 struct parameter_directory {
   std::vector<std::vector<tensor_shape>> shapes;
   group_cuts cuts;
   std::vector<std::vector<tensor_shape>> buffers;  ///< by layer
+  std::vector<layer_names> names;                  ///< by layer; empty where no layer has names
 };
 
 /// Puts together what all ranks have told. `told`: of every rank, of layers_of_rank, in this order, behind `skip` other numbers.
@@ -93,6 +109,9 @@ struct parameter_directory {
 /// Complexity: O(parameters * ranks^2).
 [[nodiscard]] parameter_directory learn_directory(const training_layout& t, const std::vector<std::vector<double>>& told,
                                                   std::size_t skip, const std::vector<parameter_tie>& ties);
+
+/// Gives the slices of a training's state their layers' own names.
+void name_slices(std::vector<state_slice>& slices, const std::vector<layer_names>& names);
 
 }  // namespace hetsched::detail
 

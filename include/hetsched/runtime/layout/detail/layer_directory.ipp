@@ -30,6 +30,40 @@ HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int ra
   return layers;
 }
 
+HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char* kind, std::size_t count,
+                                const std::vector<tensor_name>& names) {
+  told.push_back(names.empty() ? 0 : 1);
+  if (names.empty()) return;
+  const auto refuse = [&](const std::string& what) {
+    throw input_error("layer " + std::to_string(layer) + ", " + kind + "_names(): " + what);
+  };
+  std::vector<std::string> first(count);
+  std::map<std::string, int> known;
+  for (const auto& [name, number] : names) {
+    if (number < 0 || as_size(number) >= count)
+      refuse("found \"" + name + "\" of " + kind + " " + std::to_string(number) + ", expected one of " + std::to_string(count));
+    if (name.empty()) refuse(std::string("found an empty name of ") + kind + " " + std::to_string(number));
+    if (const auto other = known.emplace(name, number).first->second; other != number)
+      refuse("\"" + name + "\" is the name of " + std::to_string(other) + " and of " + std::to_string(number));
+    if (at(first, number).empty()) at(first, number) = name;
+  }
+  for (std::size_t n = 0; n < count; ++n) {
+    if (first[n].empty()) refuse(std::string(kind) + " " + std::to_string(n) + " has no name");
+    told.push_back(static_cast<double>(first[n].size()));
+    for (const char letter : first[n]) told.push_back(static_cast<unsigned char>(letter));
+  }
+}
+
+HETSCHED_INLINE void name_slices(std::vector<state_slice>& slices, const std::vector<layer_names>& names) {
+  if (names.empty()) return;
+  for (auto& s : slices) {
+    const auto dot = s.name.rfind('.');
+    const auto& own = at(names, s.layer);
+    const auto& list = s.name.starts_with("buffer.") ? own.buffers : own.parameters;
+    if (!list.empty()) s.own_name = list[as_size(std::stoi(s.name.substr(dot + 1)))];
+  }
+}
+
 HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, const std::vector<std::vector<double>>& told,
                                                     std::size_t skip, const std::vector<parameter_tie>& ties) {
   parameter_directory found;
@@ -39,6 +73,16 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
     for (double extents = *next++; extents > 0; --extents) shape.push_back(static_cast<std::size_t>(*next++));
     return shape;
   };
+  const auto next_names = [](auto& next, std::size_t count) {
+    std::vector<std::string> names;
+    if (*next++ == 0) return names;
+    for (names.resize(count); auto& name : names)
+      for (double letters = *next++; letters > 0; --letters)
+        name.push_back(static_cast<char>(static_cast<unsigned char>(*next++)));
+    return names;
+  };
+  std::vector<layer_names> names(as_size(t.layers));
+  bool named = false;
   // What ranks have told by layer; in two directions, of one rank twice.
   std::vector<std::vector<std::pair<int, std::vector<told_parameter>>>> known(as_size(t.layers));
   for (std::size_t r = 0; r < told.size(); ++r) {
@@ -57,9 +101,21 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
       }
       std::vector<tensor_shape> buffers;
       for (double left = *next++; left > 0; --left) buffers.push_back(next_shape(next));
-      if (at(known, l).size() == 1) at(found.buffers, l) = std::move(buffers);
+      layer_names own;
+      own.parameters = next_names(next, facts.size());
+      own.buffers = next_names(next, buffers.size());
+      named = named || own != layer_names{};
+      const auto& all = at(known, l);
+      if (all.size() == 1) {
+        at(found.buffers, l) = std::move(buffers);
+        at(names, l) = std::move(own);
+      } else if (all.front().second.size() == facts.size() && own != at(names, l)) {
+        throw input_error("layer " + std::to_string(l) + " is not made alike on ranks " + std::to_string(all.front().first) +
+                          " and " + std::to_string(r) + ": its parameters or buffers have other names");
+      }
     }
   }
+  if (named) found.names = std::move(names);
   // Values by what they are of, and who has told them first.
   using pieces_key = std::vector<std::int64_t>;
   std::map<std::pair<parameter_id, pieces_key>, std::pair<int, double>> values;
