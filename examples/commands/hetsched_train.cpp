@@ -208,6 +208,10 @@ int train_as_told(const train::arguments& given, bool& meets) {
   train::require_device(given.device, given.nccl);
   if (given.sums_in_order && !given.nccl) throw input_error("--sums-in-order needs --nccl: else gradients are added in order");
   if (given.nccl && given.place.transport != "gloo") throw input_error("--nccl is for processes: it needs --transport gloo");
+  if (given.cuda_ipc && given.place.transport != "gloo")
+    throw input_error("--cuda-ipc is for processes: it needs --transport gloo");
+  if (given.cuda_ipc && given.device == "cpu") throw input_error("--cuda-ipc needs --device cuda");
+  if (given.cuda_ipc && given.nccl) throw input_error("--cuda-ipc and --nccl: NCCL joins the GPUs of a host, too");
   if (given.device != "cpu" && given.place.transport == "mpi")
     throw input_error("--device " + given.device + ": GPUs of processes need --transport gloo, found mpi");
   if (given.graphs && given.device == "cpu") throw input_error("--graphs needs --device cuda");
@@ -397,6 +401,8 @@ int main(int argc, char** argv) {
   app.add_flag("--graphs", given.graphs,
                "on GPUs: stages' work is captured in CUDA graphs, and launched as such from the third time on");
   app.add_flag("--nccl", given.nccl, "on GPUs of several processes: tensors go over NCCL, not by way of the hosts");
+  app.add_flag("--cuda-ipc", given.cuda_ipc,
+               "on GPUs of several processes of a host: what is between stages goes from GPU to GPU, without NCCL");
   app.add_flag("--sums-in-order", given.sums_in_order, "with --nccl: gradients are added in the order of hosts, to the last bit");
   app.add_option("--replan-every", given.replan_every,
                  "steps after which the order of work is solved again, for what they took; 0: never")

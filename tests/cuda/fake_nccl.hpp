@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -161,6 +162,7 @@ class fake_nccl_world {
     return 0;
   }
   int end_group() {
+    if (before_calls) before_calls(machine.current_device());
     const std::lock_guard lock(guard_);
     auto& g = groups_[std::this_thread::get_id()];
     if (--g.depth > 0) return 0;
@@ -236,6 +238,10 @@ class fake_nccl_world {
   }
 
   cuda_check::machine& machine;
+  std::function<void(int device)> before_calls = {};  ///< at the end of each group, by the thread that calls
+  // With the machine's lock held, by device:
+  std::map<int, std::size_t> allowed = {};  ///< kernels of collectives that may still begin; not in it: any number
+  std::map<int, std::size_t> ended = {};    ///< kernels of collectives that have ended
 
  private:
   struct group {
@@ -348,6 +354,10 @@ class fake_nccl_world {
   }
   /// With the machine's lock held.
   bool run(kernel& k, bool& moved) {
+    if (const auto a = allowed.find(k.of->device); a != allowed.end() && !k.begun && !k.shares.empty() && !k.of->ended) {
+      if (a->second == 0) return false;
+      --a->second;
+    }
     if (!k.begun) k.begun = moved = true;
     bool all = true;
     for (auto& [p, where] : k.parts) {
@@ -373,7 +383,10 @@ class fake_nccl_world {
       all = all && s->done;
     }
     if (!all && !k.of->ended) return false;
-    if (!std::exchange(k.finished, true)) --k.of->running;  // it may be asked again
+    if (!std::exchange(k.finished, true)) {  // it may be asked again
+      --k.of->running;
+      if (!k.shares.empty()) ++ended[k.of->device];
+    }
     return true;
   }
 

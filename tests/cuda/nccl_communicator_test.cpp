@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -354,6 +356,34 @@ TEST_CASE("[threads] a rank that throws ends the step of every rank, and its err
     CHECK(world.alive() == 0);
     for (const auto& r : machine.reports()) FAIL_CHECK(r);
   }
+}
+
+TEST_CASE("[threads] no rank begins before all are connected, whoever has done so first") {
+  // Ranks 1 and 2 have transferred to each other while rank 0 has not yet said what it transfers.
+  cuda_check::machine machine({.seed = 5, .devices = 3});
+  fake_nccl_world world(machine);
+  std::atomic<int> connected = 0, early = 0;
+  world.before_calls = [&, calls = std::make_shared<std::atomic<int>>(0)](int device) {
+    if (device != 0 || calls->fetch_add(1) > 0) return;
+    for (int k = 0; k < 100 && connected == 0; ++k) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    early = connected.load();
+  };
+  {
+    fake_devices devices(cuda_check::api{&machine});
+    run_on_threads(connect_nccl(devices, world, 3), [&](nccl_ranks& end) {
+      communication_plan plan(1);
+      for (const int peer : {end.rank() - 1, end.rank() + 1})
+        if (peer >= 0 && peer < 3)
+          plan[0].push_back({.channel = end.open({std::min(peer, end.rank()), std::max(peer, end.rank())}),
+                             .sends = peer > end.rank(),
+                             .what = {},
+                             .bytes = 8});
+      end.set_plan(plan);
+      ++connected;
+    });
+  }
+  CHECK(early == 0);
+  CHECK(connected == 3);
 }
 
 TEST_CASE("every missing wait of a queue over NCCL is caught") {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <span>
@@ -553,6 +554,80 @@ TEST_CASE("[threads] a step that is skipped leaves parameters as they are, and t
     }
     expect_clean(machine);
   }
+}
+
+namespace {
+
+/// A layer that is told of each of its uses.
+struct told_layer {
+  using context = any_fake::context;
+  any_fake own;
+  std::function<void(const fake_queue&)> used;
+  [[nodiscard]] context make_context() { return own.make_context(); }
+  [[nodiscard]] fake_tensor forward(const fake_tensor& x, context& c, const fake_queue& q) {
+    used(q);
+    return own.forward(x, c, q);
+  }
+  [[nodiscard]] fake_tensor backward(const fake_tensor& dy, context& c, const fake_queue& q) {
+    used(q);
+    return own.backward(dy, c, q);
+  }
+  [[nodiscard]] auto parameters() { return own.parameters(); }
+  [[nodiscard]] auto gradients() { return own.gradients(); }
+};
+
+}  // namespace
+
+TEST_CASE("[threads] parameters of the next layer are gathered over NCCL while a layer's kernels run, and not before") {
+  // In each use a kernel lets the next gather take place, and ends when that has been done.
+  const real_toy t{.layers = 4};
+  const how three{.steps = 3};
+  const auto layout = layout_of(t, "1f1b", 1, 1, {2}, 3), whole = layout_of(t, "1f1b", 1, 1, {2});
+  const std::size_t uses = 8;  // of a step
+  cuda_check::machine machine({.seed = 17});
+  fake_nccl_world world(machine);
+  {
+    fake_devices devices(cuda_check::api{&machine}, {.records = 256});
+    std::vector<found> all(2);
+    hetsched::run_on_threads(connect_nccl(devices, world, 2), [&](nccl_ranks& comm) {
+      const int device = comm.rank();
+      cuda_backend<cuda_check::api> own(devices, device, "rank " + std::to_string(device));
+      const auto bound = own.bind();
+      const auto q = own.compute_queue();
+      std::size_t use = 0, before = 0, late = 0;
+      const auto used = [&](const fake_queue& on) {
+        const bool last = use++ % uses == uses - 1;
+        const auto wanted = before + use + 1;
+        if (use > three.steps * uses) return;  // the evaluation
+        (void)machine.launch_until(on.stream(), "a use", {},
+                                   [&, wanted, last, until_s = steady_now_s() + 15, begun = false](bool& moved) mutable {
+                                     if (!std::exchange(begun, true)) moved = true, ++world.allowed[device];
+                                     if (last || world.ended[device] >= wanted) return true;
+                                     const bool is_late = steady_now_s() > until_s;
+                                     late += is_late;
+                                     return is_late;
+                                   });
+        if (use == three.steps * uses) on.finish(), machine.locked([&] { world.allowed.erase(device); });
+      };
+      auto trainer = hetsched::make_trainer<fake_tensor>(
+          layout,
+          [&](int l) {
+            return told_layer{layer_on(q, t, l), used};
+          },
+          shape_after, comm, sgd_on_queue{three.optimizer}, options_for(t, three), own);
+      machine.locked([&] {
+        before = world.ended[device];
+        world.allowed[device] = 1;
+      });
+      train_rank(
+          trainer, t, three, device, [&](const matrix<double>& m) { return upload(q, m); }, toy_loss,
+          all[static_cast<std::size_t>(device)]);
+      q.finish();
+      CHECK(late == 0);
+    });
+    CHECK(merge(all) == on_hosts(t, whole, three));
+  }
+  expect_clean(machine);
 }
 
 TEST_CASE("[threads] stages that are captured as CUDA graphs train with the bits of hosts; not from ZeRO stage 2 on") {

@@ -53,6 +53,7 @@ outcome<plan_file> plan_for(const gpt::config&, const equal_ranks&, std::vector<
 }  // namespace train
 
 #include <train/gpu_rank.hpp>
+#include <train/over_ipc.hpp>
 #include <train/over_nccl.hpp>
 
 #include <gpt_cuda/timing.hpp>
@@ -146,7 +147,7 @@ train::job::result on_local_gpus(const train::job& j, const std::vector<int>& pl
   return result;
 }
 
-/// On processes, each a thread here. Places: a GPU, or -1: a host without one; with NCCL, a host beside GPUs.
+/// On processes, each a thread here. Places: a GPU, or -1: a host without one; with NCCL or CUDA IPC, a host beside GPUs.
 train::job::result on_processes(train::job j, const std::vector<int>& places, std::uint64_t seed) {
   const folder store("gpu-rank-test-" + std::to_string(seed));
   j.given.place.transport = "gloo";
@@ -156,7 +157,7 @@ train::job::result on_processes(train::job j, const std::vector<int>& places, st
   std::vector<std::exception_ptr> failures(places.size());
   {
     cuda_devices<api> all(api{&machine}, {.records = 256});
-    const auto run = [&](auto&& here, int rank, int place = -1) {
+    const auto run = [&](auto&& here, int rank, cuda_devices<api>& devices, int place = -1) {
       using tensor = typename std::remove_cvref_t<decltype(here)>::tensor;
       process_place where;
       where.rank = rank;
@@ -168,8 +169,10 @@ train::job::result on_processes(train::job j, const std::vector<int>& places, st
       train::job::result own;
       if constexpr (std::is_same_v<tensor, fake_tensor>) {
         if (j.given.nccl)
-          train::over_nccl<tensor>(all, place, fake_nccl{&world}, comm, 20,
+          train::over_nccl<tensor>(devices, place, fake_nccl{&world}, comm, 20,
                                    [&](auto& both) { train::train_rank(j, both, here, own); });
+        else if (j.given.cuda_ipc)
+          train::over_ipc<tensor>(devices, place, comm, 20, [&](auto& both) { train::train_rank(j, both, here, own); });
         else
           train::train_rank(j, comm, here, own);
       } else {
@@ -180,11 +183,13 @@ train::job::result on_processes(train::job j, const std::vector<int>& places, st
     std::vector<std::jthread> threads;
     for (int r = 0; r < static_cast<int>(places.size()); ++r)
       threads.emplace_back([&, r, place = places[static_cast<std::size_t>(r)]] {
+        cuda_devices<api> own(api{&machine, r}, {.records = 256});
+        auto& devices = j.given.cuda_ipc ? own : all;  // of a process of its own
         try {
-          if (place < 0 && !j.given.nccl)
-            run(train::host_rank<float>(), r);
+          if (place < 0 && !j.given.nccl && !j.given.cuda_ipc)
+            run(train::host_rank<float>(), r, devices);
           else
-            run(staged_rank(all, place, r, j.given), r, place);
+            run(staged_rank(devices, place, r, j.given), r, devices, place);
         } catch (...) {
           failures[static_cast<std::size_t>(r)] = std::current_exception();
         }
@@ -192,6 +197,7 @@ train::job::result on_processes(train::job j, const std::vector<int>& places, st
   }
   for (const auto& f : failures)
     if (f) std::rethrow_exception(f);
+  CHECK((machine.calls("cudaIpcOpenMemHandle") > 0) == j.given.cuda_ipc);
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
   for (const auto& l : machine.leaks()) FAIL_CHECK(l);
   return result;
@@ -224,6 +230,10 @@ TEST_CASE("GPUs in one process, on processes and beside hosts without one have t
   j.given.nccl = true;
   expect(of(on_processes(j, {0, 1, 2}, 14)), true);
   expect(of(on_processes(j, {0, -1, 1}, 15)), true);
+  j.given.nccl = false;
+  j.given.cuda_ipc = true;
+  expect(of(on_processes(j, {0, 1, 2}, 70)), true);
+  expect(of(on_processes(j, {0, 1, -1}, 71)), false);
 }
 
 TEST_CASE("ranks on GPUs work in new orders, also by way of the hosts, and legs of a transfer are added up") {
@@ -235,6 +245,9 @@ TEST_CASE("ranks on GPUs work in new orders, also by way of the hosts, and legs 
   CHECK(of(on_processes(j, {0, 1, 2}, 21)).losses == wanted.losses);
   j.given.nccl = true;
   CHECK(of(on_processes(j, {0, 1, 2}, 22)).losses == wanted.losses);
+  j.given.nccl = false;
+  j.given.cuda_ipc = true;
+  CHECK(of(on_processes(j, {0, 1, 2}, 23)).losses == wanted.losses);
 
   timeline t{.ranks = 2, .microbatches = 1, .actions = {}};
   const auto add = [&](action_kind kind, int stage, int rank, int peer, double start_s, double end_s) {

@@ -13,6 +13,7 @@
 #include <train/device.hpp>
 #include <train/gpu_rank.hpp>
 #ifdef HETSCHED_WITH_GLOO
+#include <train/over_ipc.hpp>
 #include <train/processes.hpp>
 #endif
 #ifdef HETSCHED_WITH_NCCL
@@ -68,13 +69,21 @@ void train::train_on_gpus(job& j) {
     return place_of(j.given.device, here.ranks, here.rank, all.count());
   };
   const auto make_rank = [&](const hetsched::process_place& here) { return rank(all, place(here), here.rank, j.given); };
+  if (j.given.cuda_ipc) {
+    if (j.given.elastic) throw hetsched::input_error("--elastic: CUDA IPC does not go on where a rank is lost");
+    return on_gloo<tensor>(j.given.place, j.place, [&](auto& network) {
+      agree_on_way(network, gpu_way::ipc, j.given.place.deadline_s);
+      over_ipc<tensor>(all, place(j.place), network, j.given.place.deadline_s,
+                       [&](auto& comm) { train_rank(j, comm, make_rank(j.place), j.told); });
+    });
+  }
   if (!j.given.nccl)
     return train_on_processes<tensor>(
         j, [&](auto& comm, const hetsched::process_place& here) { train_rank(j, comm, make_rank(here), j.told); });
 #ifdef HETSCHED_WITH_NCCL
   if (j.given.elastic) throw hetsched::input_error("--elastic: NCCL does not go on where a rank is lost");
   on_gloo<tensor>(j.given.place, j.place, [&](auto& network) {
-    agree_on_nccl(network, true, j.given.place.deadline_s);
+    agree_on_way(network, gpu_way::nccl, j.given.place.deadline_s);
     over_nccl<tensor>(all, place(j.place), hetsched::nccl_runtime(), network, j.given.place.deadline_s,
                       [&](auto& comm) { train_rank(j, comm, make_rank(j.place), j.told); });
   });

@@ -29,13 +29,18 @@ inline void tell_strangers(int rank, const std::vector<hetsched::stranger>& stra
   std::cerr << "rank " + std::to_string(rank) + " turned away " + hetsched::to_text(strangers) + '\n' << std::flush;
 }
 
-/// Ranks over NCCL tell each other more than others do, so all or none are to be. Throws: known_to_all; as gather.
-inline void agree_on_nccl(control comm, bool nccl, double deadline_s) {
-  const auto told = gather(comm, {nccl ? 1.0 : 0.0}, deadline_s, "comparing --nccl");
+enum class gpu_way { hosts, nccl, ipc };
+
+/// Ranks over NCCL or CUDA IPC tell each other more than others do, so all or none are to be. Throws: known_to_all; as gather.
+inline void agree_on_way(control comm, gpu_way way, double deadline_s) {
+  const auto told = gather(comm, {static_cast<double>(way)}, deadline_s, "comparing --nccl and --cuda-ipc");
   for (std::size_t r = 1; r < told.size(); ++r)
     if (told[r] != told[0]) {
-      const auto text = [&](std::size_t rank) { return std::string(told[rank][0] != 0 ? "given" : "not given"); };
-      throw known_to_all("--nccl: " + text(0) + " on rank 0, " + text(r) + " on rank " + std::to_string(r));
+      const bool nccl = told[0][0] == 1 || told[r][0] == 1;
+      const auto text = [&](std::size_t rank) {
+        return std::string(told[rank][0] == (nccl ? 1 : 2) ? "given" : "not given") + " on rank " + std::to_string(rank);
+      };
+      throw known_to_all((nccl ? "--nccl: " : "--cuda-ipc: ") + text(0) + ", " + text(r));
     }
 }
 

@@ -24,7 +24,7 @@ struct nccl_route {
 };
 
 /// Calls body(Communicator&) with NCCL between those of a network's ranks that are on GPUs; all ranks call it, behind
-/// agree_on_nccl. `place`: a GPU, or -1.
+/// agree_on_way. `place`: a GPU, or -1.
 template <class Tensor, class Api, class NcclApi, class Network, class Body>
 void over_nccl(hetsched::cuda_devices<Api>& devices, int place, NcclApi api, Network& network, double deadline_s, Body&& body) {
   std::vector<char> on_gpu;

@@ -31,7 +31,7 @@ void train_elastically(job& j, Train&& train) {
   const bool has_folder = !given.checkpoint.folder.empty();
   const auto body = [&](auto& comm, const hetsched::elastic_place& here) {
     tell_strangers(comm.rank(), comm.strangers());
-    agree_on_nccl(comm, false, given.place.deadline_s);
+    agree_on_way(comm, gpu_way::hosts, given.place.deadline_s);
     j.place = here.place;
     j.given = given;
     j.plan = planned;
@@ -61,7 +61,7 @@ template <class Tensor, class Train>
 void train_on_processes(job& j, Train&& train) {
   if (j.given.elastic) return train_elastically<Tensor>(j, train);
   on_gloo<Tensor>(j.given.place, j.place, [&](auto& comm) {
-    agree_on_nccl(comm, false, j.given.place.deadline_s);
+    agree_on_way(comm, gpu_way::hosts, j.given.place.deadline_s);
     train(comm, j.place);
   });
 }

@@ -33,6 +33,7 @@
 #include <gpt/model.hpp>
 #include <gpt/optimizer.hpp>
 #include <train/agree.hpp>
+#include <train/host_number.hpp>
 #include <train/layers.hpp>
 #include <train/log.hpp>
 #include <train/losses.hpp>
@@ -138,8 +139,12 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   const double deadline_s = given.place.deadline_s;
   agree_on(comm, shared_options(given), deadline_s);
   std::vector<char> on_gpu;
-  for (const auto& told : gather(comm, {here.on_gpu() ? 1.0 : 0.0}, deadline_s, "comparing devices"))
+  std::vector<double> host;
+  for (const auto& told :
+       gather(comm, {here.on_gpu() ? 1.0 : 0.0, given.cuda_ipc ? host_number() : 0.0}, deadline_s, "comparing devices")) {
     on_gpu.push_back(told.front() != 0);
+    host.push_back(told.back());
+  }
   const auto some = std::count(on_gpu.begin(), on_gpu.end(), char{1});
   const bool all_on_gpus = some == std::ssize(on_gpu);
   if (!j.plan && some > 0 && !all_on_gpus)
@@ -149,14 +154,15 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   if (keep_shared_whole(layout, !gpt::ties(j.config).empty()) && speaks)
     say("in stages of ZeRO stage 3 weights that others hold, too (other pipelines or directions, a tied embedding), stay whole, "
         "and take more memory than planned");
-  // Between processes what is on a GPU goes by way of the hosts, or over NCCL.
+  // Between processes what is on a GPU goes by way of the hosts, or over NCCL, or, within a host, by CUDA IPC.
   const bool direct = some == 0 || given.place.transport == "threads" || (given.nccl && all_on_gpus);
   const auto as_run = [&](const schedule& order, const pipeline_layout& line) {
     if (direct) return order;
     return by_way_of_hosts(order, [&](int from, int to) {
-      const bool a = on_gpu[static_cast<std::size_t>(line.first_of_group(from))] != 0,
-                 b = on_gpu[static_cast<std::size_t>(line.first_of_group(to))] != 0;
-      return (a || b) && !(given.nccl && a && b);
+      const auto first = static_cast<std::size_t>(line.first_of_group(from)),
+                 second = static_cast<std::size_t>(line.first_of_group(to));
+      const bool a = on_gpu[first] != 0, b = on_gpu[second] != 0;
+      return (a || b) && !(a && b && (given.nccl || (given.cuda_ipc && host[first] == host[second])));
     });
   };
   here.require_supported(j.config, layout, direct);

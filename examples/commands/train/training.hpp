@@ -49,7 +49,7 @@ struct arguments {
   double replan_gain = 0.05;
   bool replan_layers = false;                     ///< layers move between stages, too
   std::string device = "cpu", products = "bf16";  ///< where ranks compute, and of what numbers products are on GPUs
-  bool graphs = false, nccl = false;
+  bool graphs = false, nccl = false, cuda_ipc = false;
   bool sums_in_order = false;  ///< of gradients over NCCL, too
 };
 

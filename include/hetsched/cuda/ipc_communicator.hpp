@@ -95,6 +95,8 @@ class cuda_ipc_communicator {
   struct channel;
 
  public:
+  static constexpr bool on_devices = true;  ///< see router
+
   class operation {
    public:
     double end_s = 0;
@@ -164,15 +166,22 @@ class cuda_ipc_communicator {
     return op.ended_;
   }
   /// Answers come while a rank sends, and go while it receives: it is woken by both, and what it has posted goes on, whichever of
-  /// it is waited for.
+  /// it is waited for; also where another plane of a router has the same `Inner`, and has been told of what came for this one.
   /// Throws: as poll.
   [[nodiscard]] wait_result wait(deadline_time until, bool) {
     const auto result = own_->inner.wait(until, true);
-    if (result == wait_result::aborted) forget_posted();
-    if (result != wait_result::progress) return result;
+    if (result == wait_result::aborted) {
+      forget_posted();
+      return result;
+    }
     const std::lock_guard lock(own_->guard);
-    for (auto& c : own_->channels) advance(*c);
-    return result;
+    bool moved = false;
+    for (auto& c : own_->channels) {
+      const auto parts = c->count, posted = static_cast<std::uint64_t>(c->posted.size());
+      advance(*c);
+      moved = moved || c->count != parts || c->posted.size() != posted;
+    }
+    return moved ? wait_result::progress : result;
   }
   void on_wake(std::function<void()> ring) requires waking_plane<Inner> { own_->inner.on_wake(std::move(ring)); }
   void abort(const std::string& reason) {

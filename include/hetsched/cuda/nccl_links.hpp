@@ -145,6 +145,7 @@ class nccl_links {
   /// are made in rounds: see sort_in_rounds.
   /// Groups call what they have planned once, as large as that: NCCL makes channels and buffers of a way of adding up when it
   /// first takes that, and which it takes depends on the size.
+  /// Returns on no rank before it has done so on all: a rank that goes on and fails would end those that still connect.
   /// `pairs`, `groups`: the same on all ranks.
   void connect(std::span<const nccl_pair> pairs, const std::map<std::vector<int>, nccl_use>& groups) {
     const auto until = deadline_in(options_.connect_s);
@@ -207,6 +208,7 @@ class nccl_links {
     }
     std::erase_if(own, [&](const nccl_clique& c) { return !c.calls && !peers.contains(c); });
     if (!own.empty()) use(own, peers, groups, until);
+    (void)gather({});
   }
 
   /// Transfers that begin at once, on the queue.

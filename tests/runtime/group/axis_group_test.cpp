@@ -105,6 +105,10 @@ void check_all(std::vector<Communicator> ends, const std::vector<int>& ranks, st
       std::copy(part.begin(), part.end(), joined.begin() + static_cast<std::ptrdiff_t>(firsts[me]));
       axis.all_gather(std::span(joined).subspan(firsts[me], counts[me]), joined, counts);
       expect(joined, sum);
+      std::fill(joined.begin(), joined.end(), Real{7});
+      axis.begin_all_gather(part, joined, counts);
+      axis.end_all_gather(part, joined, counts);
+      expect(joined, sum);
 
       joined.assign(n * size, Real{});
       axis.all_gather(of_ranks[me], joined);

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -26,6 +28,7 @@
 #include <hetsched/runtime/trainer/train_on_threads.hpp>
 
 #include "../../sanitizer_share.hpp"
+#include "../group/groups.hpp"
 #include "../packed_layers.hpp"
 #include "../set_groups.hpp"
 #include "../training.hpp"
@@ -640,9 +643,9 @@ struct weighted {
 
 constexpr std::size_t weights = 8192;  // 64 KiB a layer: a part for each of four ranks
 
-auto weighted_trainer(thread_communicator<counted_tensor>& comm, int layers, int zero,
-                      const std::function<void(int)>& on_forward) {
-  auto layout = grouped(layers, gpipe(1, 1), 4, data_only({4}));
+template <class Communicator>
+auto weighted_trainer(Communicator& comm, int layers, int zero, const std::function<void(int)>& on_forward) {
+  auto layout = grouped(layers, gpipe(1, 1), 4, data_only({comm.ranks()}));
   layout.pipelines[0].groups[0].zero = zero;
   return hetsched::make_trainer<counted_tensor>(
       layout,
@@ -690,6 +693,37 @@ TEST_CASE("[threads] between uses a stage that gathers parameters holds what is 
   // Where parameters stay whole the share is there beside them. Gathering a layer takes room for it twice, and a part.
   CHECK(between[2] - between[3] == layers * layer_bytes);
   CHECK(peak[2] - peak[3] >= (layers - 3) * layer_bytes);
+}
+
+TEST_CASE("[threads] while a layer computes, the parameters of the next one are gathered") {
+  // A rank leaves a layer once the other, which needs its part of the next layer's parameters, has come to that.
+  constexpr int layers = 4;
+  std::mutex guard;
+  std::condition_variable changed;
+  int come_to = -1, late = 0;
+  run_on_threads(plain(thread_communicator<counted_tensor>::connect(2)), [&](auto& comm) {
+    auto trainer = weighted_trainer(comm, layers, 3, [&](int layer) {
+      std::unique_lock lock(guard);
+      if (comm.rank() == 0) {
+        come_to = layer;
+        changed.notify_all();
+      } else if (layer + 1 < layers && !changed.wait_for(lock, std::chrono::seconds(60), [&] { return come_to > layer; })) {
+        ++late;
+      }
+    });
+    std::vector<counted_tensor> inputs(1, counted_tensor({2, weights})), targets = inputs;
+    for (int step = 0; step < 2; ++step) {
+      if (comm.rank() == 0) {
+        const std::lock_guard lock(guard);
+        come_to = -1;
+      }
+      (void)trainer.step(std::span<const counted_tensor>(inputs), std::span<const counted_tensor>(targets),
+                         [](const counted_tensor& y, const counted_tensor&) {
+                           return loss_value<counted_tensor>{y.values.front(), y};
+                         });
+    }
+  });
+  CHECK(late == 0);
 }
 
 TEST_CASE("[threads] a rank that fails between gathers ends the others, and all have what was there before") {

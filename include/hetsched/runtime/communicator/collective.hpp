@@ -48,6 +48,8 @@ namespace detail {
 ///   all_reduce(values, deadline_s), all_gather(mine, all, counts, deadline_s), reduce_scatter(all, mine, counts, deadline_s),
 ///   broadcast(values, root, deadline_s), all_to_all(send, send_counts, receive, receive_counts, deadline_s)
 ///              -> collective_outcome; deadline_s: how long to wait without progress
+/// Optional: begin_all_gather(mine, all, counts), which does not wait, and end_all_gather of the same and deadline_s, for what is
+/// to go on beside it; nothing else of the group is called in between.
 ///   settle()   returns when nobody reads or writes the spans of the last call, which has not returned progress, any more;
 ///              the communicator has been aborted
 template <class G, class Element>
@@ -59,6 +61,12 @@ concept group_collectives = requires(G& g, std::span<Element> out, std::span<con
   { g.broadcast(out, 0, deadline_s) } -> std::same_as<collective_outcome>;
   { g.all_to_all(in, counts, out, counts, deadline_s) } -> std::same_as<collective_outcome>;
   g.settle();
+};
+template <class G, class Element>
+concept begins_gathers = requires(G& g, std::span<Element> out, std::span<const Element> in,
+                                  std::span<const std::size_t> counts) {
+  g.begin_all_gather(in, out, counts);
+  { g.end_all_gather(in, out, counts, 1.0) } -> std::same_as<collective_outcome>;
 };
 
 /// How many elements loops take at once: a constant, so that they are vectorised.

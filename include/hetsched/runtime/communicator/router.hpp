@@ -37,7 +37,8 @@ template <control_plane Control, class Route, class... Planes>
 requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, const edge&>) class router {
   static constexpr std::size_t ordered_planes = (std::size_t{ordered_plane<Planes>} + ...);
   static_assert(ordered_planes <= 1, "an order is that of one plane");
-  static constexpr bool sends_bytes = (byte_plane<Planes> || ...) && ((byte_plane<Planes> || ordered_plane<Planes>)&&...);
+  static constexpr bool sends_bytes =
+      (byte_plane<Planes> || ...) && ((byte_plane<Planes> || ordered_plane<Planes> || requires { Planes::on_devices; }) && ...);
 
  public:
   class operation {
@@ -91,7 +92,7 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
     op.plane_.store(plane, std::memory_order_relaxed);
     on(plane, [&, c = own](auto& p, auto i) { p.post_receive(c, s, t, std::get<i>(op.of_plane_)); });
   }
-  /// See byte_plane. Not for channels of a plane that is none: an ordered one, of devices.
+  /// See byte_plane. Not for channels of a plane that is none: one of devices (ordered, or P::on_devices).
   void post_send_bytes(int channel, const stamp& s, std::span<const std::byte> bytes, operation& op) requires sends_bytes {
     const auto [plane, own] = at(channels_, channel);
     op.plane_.store(plane, std::memory_order_relaxed);

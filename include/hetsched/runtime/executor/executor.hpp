@@ -130,6 +130,13 @@ class stage_executor {
 
   [[nodiscard]] const std::vector<stage_copy>& stages() const { return program_.copies; }
 
+  /// Calls list(action_kind, the number of its stage in stages()) for all computations of a step, in their order.
+  template <class List>
+  void for_each_computation(List&& list) const {
+    for (std::size_t k = 0; k + 1 < program_.ops.size(); ++k)  // the last one is none
+      if (const auto& op = program_.ops[k]; is_compute(op.what.kind)) list(op.what.kind, as_size(op.copy));
+  }
+
   [[nodiscard]] arena_bytes arena() const {
     const auto bytes = [](const std::vector<Tensor>& list, const std::vector<int>& made_for) {
       std::size_t sum = 0;

@@ -36,6 +36,11 @@ struct held_group {
   virtual collective_outcome broadcast(std::span<Element> values, int root) = 0;
   virtual collective_outcome all_to_all(std::span<const Element> send, std::span<const std::size_t> send_counts,
                                         std::span<Element> receive, std::span<const std::size_t> receive_counts) = 0;
+  virtual void begin_all_gather(std::span<const Element> mine, std::span<Element> all, std::span<const std::size_t> counts) = 0;
+  virtual collective_outcome end_all_gather(std::span<const Element> mine, std::span<Element> all,
+                                            std::span<const std::size_t> counts) = 0;
+  /// Aborts the communicator if nobody has; nobody touches the spans of what has begun then.
+  virtual void abandon() = 0;
   /// Aborts the communicator and throws.
   [[noreturn]] virtual void give_up(collective_kind kind, const collective_outcome& why) = 0;
 
@@ -103,6 +108,22 @@ class device_axis {
   }
   /// Parts of one size.
   void all_gather(std::span<const Element> mine, std::span<Element> all) const { all_gather(mine, all, even(mine.size())); }
+  /// The two halves of all_gather, with the same arguments, which stay where they are in between: what goes on there does not
+  /// hold up the others, and a communicator that moves bytes by itself works beside it. Between them the axis is used for nothing
+  /// else; who cannot come to the second one calls abandon().
+  void begin_all_gather(std::span<const Element> mine, std::span<Element> all, std::span<const std::size_t> counts) const {
+    expect_parts(all.size(), mine.size(), counts);
+    if (size_ > 1) held_->begin_all_gather(mine, all, counts);
+  }
+  void end_all_gather(std::span<const Element> mine, std::span<Element> all, std::span<const std::size_t> counts) const {
+    if (size_ > 1)
+      check(collective_kind::all_gather, held_->end_all_gather(mine, all, counts));
+    else
+      detail::copy_elements(all.data(), mine.data(), mine.size());
+  }
+  void abandon() const {
+    if (size_ > 1) held_->abandon();
+  }
   /// mine: the sum over all ranks of part rank() of `all`, of which counts[k] elements are part k; it may lie in its place.
   void reduce_scatter(std::span<const Element> all, std::span<Element> mine, std::span<const std::size_t> counts) const {
     expect_parts(all.size(), mine.size(), counts);
@@ -227,6 +248,21 @@ class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
     collective_outcome all_to_all(std::span<const element> send, std::span<const std::size_t> send_counts,
                                   std::span<element> receive, std::span<const std::size_t> receive_counts) override {
       return own.all_to_all(send, send_counts, receive, receive_counts, options.deadline_s);
+    }
+    void begin_all_gather(std::span<const element> mine, std::span<element> all, std::span<const std::size_t> counts) override {
+      if constexpr (detail::begins_gathers<own_collectives, element>) own.begin_all_gather(mine, all, counts);
+    }
+    collective_outcome end_all_gather(std::span<const element> mine, std::span<element> all,
+                                      std::span<const std::size_t> counts) override {
+      if constexpr (detail::begins_gathers<own_collectives, element>)
+        return own.end_all_gather(mine, all, counts, options.deadline_s);
+      else
+        return own.all_gather(mine, all, counts, options.deadline_s);
+    }
+    void abandon() override {
+      if (comm.failure().empty())
+        comm.abort("rank " + std::to_string(comm.rank()) + " has given up what goes over " + options.name);
+      own.settle();
     }
     [[noreturn]] void give_up(collective_kind kind, const collective_outcome& why) override {
       detail::give_up_collective(comm, place, options, kind, why, [&] { own.settle(); });

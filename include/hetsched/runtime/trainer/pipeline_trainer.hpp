@@ -166,6 +166,7 @@ class pipeline_trainer {
       else
         evaluator_ = executor_for(forwards_of(pipeline().order), 0, "evaluation");
     });
+    begin_gathers(*evaluator_);
     evaluator_->step(inputs, std::span<const target>(targets), detail::loss_value_alone<Tensor, Loss, queue>{loss});
     double mean = 0;
     guarded("in an evaluation", [&] {
@@ -318,6 +319,7 @@ class pipeline_trainer {
     const auto progress = [&] { return exchange_->progress(); };
     const auto looks = [&] { return exchange_->waits_for_device(); };
     const auto all_issued = [&] { exchange_->begin_joint(); };
+    begin_gathers(*executor_);
     executor_->step(inputs, std::span<const target>(targets), detail::scaled_loss<Tensor, Loss, queue>{loss, factor, queue_},
                     {.ended = ended, .progress = progress, .looks = looks, .all_issued = all_issued}, here);
     if constexpr (times_layers) tell_times();
@@ -494,16 +496,17 @@ class pipeline_trainer {
     if (std::none_of(parameters_.begin(), parameters_.end(), [](const auto& p) { return p.gathered; })) return;
     if constexpr (requires { tensor_traits<Tensor>::is_handle; })
       throw input_error("a stage asks for ZeRO stage 3, but layers share these tensors with others, who would keep old values");
-    const auto copies = stages_of_rank(pipeline().order, place().group);
+    std::vector<layer_range> ranges;
+    for (const auto& c : stages_of_rank(pipeline().order, place().group)) ranges.push_back(at(pipeline().stages, c.stage).layers);
     gathered_ =
-        std::make_unique<gathered_type>(model_, parameters_, *exchange_, comm_,
+        std::make_unique<gathered_type>(ranges, model_, parameters_, *exchange_, comm_,
                                         axis_options{.name = "ranks that gather parameters",
                                                      .number = stage_group<Tensor, Communicator>::axes * pipeline().order.stages,
                                                      .deadline_s = options_.deadline_s},
-                                        queue_);
+                                        queue_, backend_.transfer_queue());
     for (std::size_t s = 0; s < stages_.size(); ++s) {
       auto& list = detail::layers_of(stages_[s]);
-      const int first = at(pipeline().stages, copies[s].stage).layers.first;
+      const int first = ranges[s].first;
       list.around({.before =
                        [g = gathered_.get(), q = queue_, first, layers = list.layers().data()](std::size_t i) {
                          if (g->gather(first + static_cast<int>(i))) detail::parameters_changed(layers[i], q);
@@ -511,6 +514,10 @@ class pipeline_trainer {
                    .after = [g = gathered_.get(), first](std::size_t i) { g->release(first + static_cast<int>(i)); }});
     }
     gathered_->release();
+  }
+
+  void begin_gathers(const executor_type& e) {
+    if (gathered_) gathered_->begin_pass([&](auto&& list) { e.for_each_computation(list); });
   }
 
   void compare_plans(const training_layout& layout) {

@@ -46,7 +46,13 @@ class group_meeting {
   void show(std::size_t me, const call& c) { members_[me].shown = c; }
 
   /// Waits until all have come here equally often.
-  collective_outcome meet(std::size_t me, double deadline_s);
+  collective_outcome meet(std::size_t me, double deadline_s) {
+    arrive(me);
+    return await(me, deadline_s);
+  }
+  /// The two halves of meet(): this one has come, and waits for the others.
+  void arrive(std::size_t me);
+  collective_outcome await(std::size_t me, double deadline_s);
   void wake();
 
   /// Between the two, this rank reads and writes what others have shown. Returns whether it may.
@@ -57,8 +63,17 @@ class group_meeting {
   /// have shown; ends when all have done theirs.
   template <class Work>
   collective_outcome together(std::size_t me, const call& c, double deadline_s, Work&& work) {
+    begin(me, c);
+    return end(me, c, deadline_s, work);
+  }
+  /// The two halves of together(). What is shown stays where it is between them.
+  void begin(std::size_t me, const call& c) {
     show(me, c);
-    if (auto outcome = meet(me, deadline_s); outcome.result != wait_result::progress) return outcome;
+    arrive(me);
+  }
+  template <class Work>
+  collective_outcome end(std::size_t me, const call& c, double deadline_s, Work&& work) {
+    if (auto outcome = await(me, deadline_s); outcome.result != wait_result::progress) return outcome;
     if (!begin_access(me)) return {.result = wait_result::aborted, .waits_for = -1, .problem = {}};
     auto problem = difference(me, c);
     try {
@@ -124,7 +139,15 @@ class shared_memory_group {
     });
   }
   collective_outcome all_gather(std::span<const Element> mine, std::span<Element> all, counts_type counts, double deadline_s) {
-    return together({collective_kind::all_gather, mine.data(), nullptr, 0, counts, {}}, deadline_s, [&] {
+    begin_all_gather(mine, all, counts);
+    return end_all_gather(mine, all, counts, deadline_s);
+  }
+  void begin_all_gather(std::span<const Element> mine, std::span<Element>, counts_type counts) {
+    meeting_->begin(me_, {collective_kind::all_gather, mine.data(), nullptr, 0, counts, {}});
+  }
+  collective_outcome end_all_gather(std::span<const Element> mine, std::span<Element> all, counts_type counts,
+                                    double deadline_s) {
+    return meeting_->end(me_, {collective_kind::all_gather, mine.data(), nullptr, 0, counts, {}}, deadline_s, [&] {
       std::size_t first = 0;
       for (std::size_t k = 0; k < size(); first += counts[k++]) copy_elements(all.data() + first, in(k), counts[k]);
     });

@@ -31,13 +31,14 @@ HETSCHED_INLINE std::shared_ptr<void> group_meeting::kept_by(std::size_t k) cons
   return members_[k].kept;
 }
 
-HETSCHED_INLINE collective_outcome group_meeting::meet(std::size_t me, double deadline_s) {
-  const std::uint64_t time = members_[me].times.load(std::memory_order_relaxed) + 1, all = time * size();
+HETSCHED_INLINE void group_meeting::arrive(std::size_t me) {
+  const std::uint64_t time = members_[me].times.load(std::memory_order_relaxed) + 1;
   members_[me].times.store(time, std::memory_order_relaxed);
-  if (arrived_.fetch_add(1) + 1 == all) {
-    if (sleepers_.load() > 0) wake();
-    return aborted_ ? collective_outcome{wait_result::aborted, -1, {}} : collective_outcome{};
-  }
+  if (arrived_.fetch_add(1) + 1 == time * size() && sleepers_.load() > 0) wake();
+}
+
+HETSCHED_INLINE collective_outcome group_meeting::await(std::size_t me, double deadline_s) {
+  const std::uint64_t time = members_[me].times.load(std::memory_order_relaxed), all = time * size();
   for (int i = 0; i < spins && arrived_.load(std::memory_order_acquire) < all && !aborted_; ++i) std::this_thread::yield();
   if (arrived_.load() < all && !aborted_) {
     std::unique_lock lock(guard_);

@@ -108,6 +108,17 @@ class point_to_point_group {
         },
         [&](std::size_t k) { return receive.data() + offset_of(receive_counts, k); });
   }
+  void begin_all_gather(std::span<const element> mine, std::span<element> all, counts_type counts) {
+    post(
+        collective_kind::all_gather, [&](std::size_t) { return mine; }, [&](std::size_t k) { return counts[k]; },
+        [&](std::size_t k) { return all.data() + offset_of(counts, k); });
+  }
+  collective_outcome end_all_gather(std::span<const element> mine, std::span<element> all, counts_type counts,
+                                    double deadline_s) {
+    return finish(
+        deadline_s, [&](std::size_t) { return mine; }, [&](std::size_t k) { return counts[k]; },
+        [&](std::size_t k, const element* part) { copy_elements(all.data() + offset_of(counts, k), part, counts[k]); });
+  }
   /// Once the communicator has been aborted, none of its operations touches the spans.
   void settle() {}
 
@@ -142,6 +153,11 @@ class point_to_point_group {
   /// the order of ranks. Where into(k) is not null, taking them means to copy them there, which may be done without.
   template <class Send, class Count, class Take, class Into>
   collective_outcome exchange(collective_kind kind, double deadline_s, Send send, Count count, Take take, Into into) {
+    post(kind, send, count, into);
+    return finish(deadline_s, send, count, take);
+  }
+  template <class Send, class Count, class Into>
+  void post(collective_kind kind, Send send, Count count, Into into) {
     const stamp s{++calls_, static_cast<int>(kind), payload::collective, place_.direction, place_.number};
     constexpr bool grouping = requires(Communicator & c) { c.begin_group(), c.end_group(); };
     if constexpr (grouping) comm_.begin_group();
@@ -170,6 +186,9 @@ class point_to_point_group {
       }
     }
     if constexpr (grouping) comm_.end_group();
+  }
+  template <class Send, class Count, class Take>
+  collective_outcome finish(double deadline_s, Send send, Count count, Take take) {
     for (std::size_t k = 0; k < size(); ++k) {
       if (count(k) == 0) continue;
       if (k == me_) {

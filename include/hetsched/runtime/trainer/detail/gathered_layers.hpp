@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/layer_range.hpp>
 #include <hetsched/reshard/gradient_chunks.hpp>
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
@@ -23,25 +25,29 @@
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/runtime/trainer/detail/held_parameter.hpp>
 #include <hetsched/runtime/trainer/detail/tensor_runs.hpp>
+#include <hetsched/schedule/action_kind.hpp>
 
 namespace hetsched::detail {
 
 /// This rank's layers at ZeRO stage 3: their parameters are empty tensors but for the time of a use, ahead of which all ranks of
 /// the stage that hold them gather what each of them owns. These do the same actions in the same order, so that each axis has
-/// its gathers in one order, as it has the layers' own collectives.
+/// its gathers in one order, as it has the layers' own collectives. A gather is begun before the layer that is used ahead of it
+/// computes, on a queue of its own: so there are the parameters of one layer and the parts of the next, and never more.
 template <class Tensor, class Communicator, class Queue>
 class gathered_layers {
   using traits = tensor_traits<Tensor>;
   using axis = typename axis_of<Tensor, Communicator>::type;
 
  public:
-  /// `parameters`, `exchange`: stay where they are; what ranks own is the exchange's. `options`: of the first axis; others are
-  /// numbered on from there. All ranks of a stage make one at the same time.
+  /// `stages`: the layers of this rank's. `parameters`, `exchange`: stay where they are; what ranks own is the exchange's.
+  /// `options`: of the first axis; others are numbered on from there. `q`: of computations; `side`: of gathers. All ranks of a
+  /// stage make one at the same time.
   /// Throws: input_error where the communicator has no collectives for these tensors.
   template <class Exchange>
-  gathered_layers(std::span<const model_parameter> model, std::span<held_parameter<Tensor>> parameters, Exchange& exchange,
-                  const Communicator& comm, axis_options options, Queue q)
-      : queue_(std::move(q)) {
+  gathered_layers(std::vector<layer_range> stages, std::span<const model_parameter> model,
+                  std::span<held_parameter<Tensor>> parameters, Exchange& exchange, const Communicator& comm,
+                  axis_options options, Queue q, Queue side)
+      : queue_(std::move(q)), side_(std::move(side)), stages_(std::move(stages)) {
     // Sets of ranks in an order that all ranks find.
     std::vector<std::vector<int>> sets;
     std::map<std::pair<std::size_t, std::size_t>, std::size_t> set_of;  // by parameter and chunk
@@ -58,21 +64,42 @@ class gathered_layers {
     open(sets, comm, std::move(options));
   }
 
-  /// Makes a layer's parameters whole. Returns whether they have changed since the last time.
+  gathered_layers(const gathered_layers&) = delete;
+  gathered_layers& operator=(const gathered_layers&) = delete;
+  ~gathered_layers() { abandon(); }
+
+  /// What a pass computes, in the order in which it does: list(what, of which stage) for each. Layers are used as layer_list
+  /// does.
+  template <class ForEachComputation>
+  void begin_pass(ForEachComputation&& for_each) {
+    abandon();
+    uses_.clear();
+    next_ = 0;
+    for_each([&](action_kind what, std::size_t stage) {
+      const auto& l = stages_.at(stage);
+      const bool back = what == action_kind::backward || what == action_kind::backward_input;
+      for (int k = 0; k < l.size(); ++k)
+        if (const int layer = back ? l.last - 1 - k : l.first + k; layers_.contains(layer)) uses_.push_back(layer);
+    });
+  }
+  /// Makes the parameters of the layer that is used now whole, and begins with the next one's. Returns whether they have changed
+  /// since the last time.
   /// Throws: communication_error as collectives do, and the communicator is aborted then.
   bool gather(int layer) {
     const auto found = layers_.find(layer);
     if (found == layers_.end()) return false;
     auto& here = found->second;
+    HETSCHED_EXPECTS(next_ < uses_.size() && uses_[next_] == layer);
+    if (!begun_) begin(here);
     for (auto* const p : here.parameters) *p->value = make_tensor<Tensor>(p->shape, queue_);
-    for (const auto& s : here.shares) {
-      const auto& along = axes_.at(s.set);
-      Tensor mine = make_tensor<Tensor>({1, at(s.counts, along.rank())}, queue_);
-      Tensor all = make_tensor<Tensor>({1, std::accumulate(s.counts.begin(), s.counts.end(), std::size_t{0})}, queue_);
-      pack<Tensor>(mine, s.mine, queue_);
-      collect(along, std::as_const(mine), all, s.counts);
-      unpack<Tensor>(all, s.all, queue_);
+    for (auto& s : here.shares) {
+      end_collect(axes_.at(s.set), std::as_const(s.part), s.whole, s.counts);
+      unpack<Tensor>(s.whole, s.all, queue_);
+      s.part = Tensor{};
+      s.whole = Tensor{};
     }
+    begun_ = nullptr;
+    if (++next_ < uses_.size()) begin(layers_.at(uses_[next_]));
     return std::exchange(here.changed, false);
   }
   /// Nobody reads the layer's parameters before the next gather().
@@ -98,6 +125,7 @@ class gathered_layers {
     std::vector<std::size_t> counts;        ///< elements that each of them owns
     std::vector<tensor_runs<Tensor>> mine;  ///< owned pieces, and where they are in this rank's part
     std::vector<tensor_runs<Tensor>> all;   ///< the parameters, and where they are in all parts
+    Tensor part, whole;                     ///< this rank's part and all, while they are gathered
   };
   struct gathered_layer {
     std::vector<held_parameter<Tensor>*> parameters;
@@ -163,16 +191,49 @@ class gathered_layers {
     }
   }
 
-  void collect(const axis& along, const Tensor& mine, Tensor& all, std::span<const std::size_t> counts) const {
-    using element = typename traits::element;
-    if constexpr (requires { along.all_gather(mine, all, counts, queue_); })
-      along.all_gather(mine, all, counts, queue_);
+  /// What a step that has failed has begun.
+  void abandon() {
+    if (!begun_) return;
+    for (auto& s : begun_->shares) {
+      if constexpr (requires { axes_.at(s.set).abandon(); }) axes_.at(s.set).abandon();
+      s.part = Tensor{};
+      s.whole = Tensor{};
+    }
+    begun_ = nullptr;
+  }
+  /// Behind the use of the layer before, whose parts are freed by then.
+  void begin(gathered_layer& one) {
+    side_.wait(queue_.record());
+    begun_ = &one;
+    for (auto& s : one.shares) {
+      const auto& along = axes_.at(s.set);
+      s.part = make_tensor<Tensor>({1, at(s.counts, along.rank())}, side_);
+      s.whole = make_tensor<Tensor>({1, std::accumulate(s.counts.begin(), s.counts.end(), std::size_t{0})}, side_);
+      pack<Tensor>(s.part, s.mine, side_);
+      begin_collect(along, std::as_const(s.part), s.whole, s.counts);
+    }
+  }
+  using element = typename traits::element;
+  static std::span<const element> values(const Tensor& t) { return {traits::data(t), elements(t)}; }
+  static std::span<element> values(Tensor& t) { return {traits::data(t), elements(t)}; }
+  /// On a queue, nothing is left for the end: whoever reads what comes waits for it there.
+  void begin_collect(const axis& along, const Tensor& mine, Tensor& all, std::span<const std::size_t> counts) const {
+    if constexpr (requires { along.all_gather(mine, all, counts, side_); })
+      along.all_gather(mine, all, counts, side_);
     else if constexpr (traits::space != memory_space::device)
-      along.all_gather(std::span<const element>(traits::data(mine), elements(mine)),
-                       std::span<element>(traits::data(all), elements(all)), counts);
+      along.begin_all_gather(values(mine), values(all), counts);
+  }
+  void end_collect(const axis& along, const Tensor& mine, Tensor& all, std::span<const std::size_t> counts) const {
+    if constexpr (!requires { along.all_gather(mine, all, counts, side_); } && traits::space != memory_space::device)
+      along.end_all_gather(values(mine), values(all), counts);
   }
 
   [[no_unique_address]] Queue queue_;
+  [[no_unique_address]] Queue side_;
+  std::vector<layer_range> stages_;
+  std::vector<int> uses_;            ///< of layers that are gathered, in this pass
+  std::size_t next_ = 0;             ///< of them
+  gathered_layer* begun_ = nullptr;  ///< the one that is being gathered
   std::map<int, gathered_layer> layers_;
   std::map<std::size_t, axis> axes_;         ///< by set of ranks, those of this rank
   std::map<std::size_t, std::size_t> most_;  ///< bytes of a gather
