@@ -41,6 +41,7 @@ struct boundary_transfer {
 struct pipeline_groups {
   std::vector<int> devices;                   ///< how many each rank of the schedule has; they are consecutive ranks
   std::vector<boundary_transfer> boundaries;  ///< by direction, then by the stage before it
+  friend bool operator==(const pipeline_groups&, const pipeline_groups&) = default;
 };
 
 namespace detail {
@@ -51,9 +52,10 @@ namespace detail {
 /// A layout of one device.
 [[nodiscard]] layout whole_layout(const tensor_shape& shape);
 
-/// Every rank of a schedule is one device; `boundaries`: the shape of each stage's output, without the last's.
+/// Every rank of a schedule is one device; `boundaries`: the shape of each stage's output, without the last's. Those that
+/// tensors of `rank`, one of the schedule, do not cross are left empty.
 /// Throws: input_error for another number of shapes.
-[[nodiscard]] pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries);
+[[nodiscard]] pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries, int rank);
 
 /// Whether boxes have all elements of s together.
 [[nodiscard]] bool covers(std::span<const slice> boxes, const slice& s);

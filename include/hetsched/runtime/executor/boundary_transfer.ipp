@@ -54,12 +54,17 @@ HETSCHED_INLINE layout whole_layout(const tensor_shape& shape) {
   return l;
 }
 
-HETSCHED_INLINE pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries) {
+HETSCHED_INLINE pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries, int rank) {
   if (boundaries.size() + 1 != as_size(std::max(order.stages, 1)))
     throw input_error("boundaries needs one shape per boundary (stages - 1)");
   pipeline_groups g{.devices = std::vector<int>(as_size(std::max(order.ranks, 0)), 1), .boundaries = {}};
+  g.boundaries.resize(as_size(std::max(order.directions, 0)) * boundaries.size());
+  if (order.rank_of.size() != as_size(std::max(order.directions, 0)) * (boundaries.size() + 1)) return g;  // refused later
   for (int c = 0; c < order.directions; ++c)
-    for (const auto& shape : boundaries) g.boundaries.push_back(make_boundary_transfer(whole_layout(shape), whole_layout(shape)));
+    for (std::size_t s = 0; s < boundaries.size(); ++s)
+      if (const int stage = static_cast<int>(s); order.rank(c, stage) == rank || order.rank(c, stage + 1) == rank)
+        g.boundaries[as_size(c) * boundaries.size() + s] =
+            make_boundary_transfer(whole_layout(boundaries[s]), whole_layout(boundaries[s]));
   return g;
 }
 
