@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 
@@ -52,10 +54,18 @@ namespace detail {
 /// A layout of one device.
 [[nodiscard]] layout whole_layout(const tensor_shape& shape);
 
-/// Every rank of a schedule is one device; `boundaries`: the shape of each stage's output, without the last's. Those that
-/// tensors of `rank`, one of the schedule, do not cross are left empty.
+/// Every rank of a schedule is one device; `boundaries`: the shape of each stage's output, without the last's.
 /// Throws: input_error for another number of shapes.
-[[nodiscard]] pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries, int rank);
+[[nodiscard]] pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries);
+
+/// The same for ranks of one process, with what it was made of.
+struct common_devices {
+  int ranks = 0, directions = 0;
+  std::vector<tensor_shape> shapes;
+  pipeline_groups groups;
+};
+[[nodiscard]] std::shared_ptr<const common_devices> find_common(shared_values* values, const schedule& order,
+                                                                const std::vector<tensor_shape>& boundaries);
 
 /// Whether boxes have all elements of s together.
 [[nodiscard]] bool covers(std::span<const slice> boxes, const slice& s);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
@@ -54,18 +56,26 @@ HETSCHED_INLINE layout whole_layout(const tensor_shape& shape) {
   return l;
 }
 
-HETSCHED_INLINE pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries, int rank) {
+HETSCHED_INLINE pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries) {
   if (boundaries.size() + 1 != as_size(std::max(order.stages, 1)))
     throw input_error("boundaries needs one shape per boundary (stages - 1)");
   pipeline_groups g{.devices = std::vector<int>(as_size(std::max(order.ranks, 0)), 1), .boundaries = {}};
-  g.boundaries.resize(as_size(std::max(order.directions, 0)) * boundaries.size());
-  if (order.rank_of.size() != as_size(std::max(order.directions, 0)) * (boundaries.size() + 1)) return g;  // refused later
   for (int c = 0; c < order.directions; ++c)
-    for (std::size_t s = 0; s < boundaries.size(); ++s)
-      if (const int stage = static_cast<int>(s); order.rank(c, stage) == rank || order.rank(c, stage + 1) == rank)
-        g.boundaries[as_size(c) * boundaries.size() + s] =
-            make_boundary_transfer(whole_layout(boundaries[s]), whole_layout(boundaries[s]));
+    for (const auto& shape : boundaries) g.boundaries.push_back(make_boundary_transfer(whole_layout(shape), whole_layout(shape)));
   return g;
+}
+
+HETSCHED_INLINE std::shared_ptr<const common_devices> find_common(shared_values* values, const schedule& order,
+                                                                  const std::vector<tensor_shape>& boundaries) {
+  return find_or_make<common_devices>(
+      values,
+      [&](const common_devices& one) {
+        return one.ranks == order.ranks && one.directions == order.directions && one.shapes == boundaries;
+      },
+      [&] {
+        return std::make_shared<common_devices>(
+            common_devices{order.ranks, order.directions, boundaries, single_devices(order, boundaries)});
+      });
 }
 
 HETSCHED_INLINE bool covers(std::span<const slice> boxes, const slice& s) {

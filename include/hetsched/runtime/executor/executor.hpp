@@ -620,8 +620,8 @@ class pipeline_executor : public detail::stage_executor<Tensor, Communicator, St
   /// Complexity: O(actions of all ranks).
   pipeline_executor(const schedule& order, std::span<Stage> stages, const std::vector<tensor_shape>& boundaries,
                     Communicator comm, const executor_options& options = {}, Stager stager = {}, Backend backend = {})
-      : pipeline_executor(order, stages, detail::single_devices(order, boundaries, comm.rank() - options.first_rank),
-                          std::move(comm), options, std::move(stager), std::move(backend)) {}
+      : pipeline_executor(order, stages, detail::find_common(detail::shared_of(comm), order, boundaries), comm, options,
+                          std::move(stager), std::move(backend)) {}
 
   /// `stages`: those of stages_of_rank(order, rank of the schedule), on this device's share of the microbatch: they take and make
   /// the slices of their boundaries' layouts.
@@ -652,11 +652,18 @@ class pipeline_executor : public detail::stage_executor<Tensor, Communicator, St
   }
 
  private:
+  pipeline_executor(const schedule& order, std::span<Stage> stages, std::shared_ptr<const detail::common_devices> common,
+                    const Communicator& comm, const executor_options& options, Stager stager, Backend backend)
+      : base(order, held(stages), common->groups, comm, options, std::move(stager), std::move(backend)),
+        devices_(std::move(common)) {}
+
   [[nodiscard]] static typename base::stage_list held(std::span<Stage> stages) {
     typename base::stage_list found;
     for (auto& s : stages) found.push_back(std::make_unique<detail::stage_of<Tensor, queue, Stage>>(s));
     return found;
   }
+
+  std::shared_ptr<const detail::common_devices> devices_;  ///< kept for others that are still to be made
 };
 
 }  // namespace hetsched

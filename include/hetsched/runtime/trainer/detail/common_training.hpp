@@ -33,7 +33,7 @@ struct common_layout {
 struct common_boundaries {
   std::shared_ptr<const common_layout> of;
   std::size_t pipeline = 0;
-  std::vector<boundary_shape> shapes;  ///< behind each stage but the last
+  std::vector<boundary_shape> shapes;  ///< behind each stage but the last; or one for all
   bool by_rule = false;                ///< laid out by a user's function: ranks share what they all have found by theirs
   pipeline_groups groups;
   double digest = 0;

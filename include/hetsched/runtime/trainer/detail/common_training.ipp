@@ -43,9 +43,11 @@ HETSCHED_INLINE std::shared_ptr<const common_boundaries> find_common(shared_valu
   const auto& line = of->layout.pipelines[pipeline];
   // The user's functions are called here, by each rank: what they do is not to hold up others.
   std::vector<boundary_shape> shapes;
-  for (std::size_t s = 0; s + 1 < line.stages.size(); ++s)
+  if (shape_after.same()) shapes.emplace_back(*shape_after.same());
+  for (std::size_t s = 0; s + 1 < line.stages.size() && !shape_after.same(); ++s)
     shapes.push_back(shape_after(line.stages[s].layers.last - 1, line.microbatch_size));
   const auto shape_behind = [&](int layer) {
+    if (shape_after.same()) return shapes.front();
     const auto stage = std::lower_bound(line.stages.begin(), line.stages.end(), layer + 1,
                                         [](const stage_layout& s, int last) { return s.layers.last < last; });
     return shapes[as_size(stage - line.stages.begin())];
