@@ -3,15 +3,19 @@
 // alone: a middle rank whose messages are always there, so nothing but the executor's own work. executor: all ranks, on threads.
 // by_hand: the same computations and messages in a loop written for them, over mailboxes of a mutex and a condition variable.
 // host_us: processor time per action (computations, sends and receives); wall_us: time per action of one rank.
+// trainers: ranks that are threads of one process construct theirs, a chain of as many stages of one layer. Processor time of
+// all, and what of the process is in memory then.
 #include <benchmark/benchmark.h>
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <barrier>
 #include <condition_variable>
 #include <cstddef>
+#include <fstream>
 #include <mutex>
 #include <span>
 #include <string>
@@ -20,6 +24,9 @@
 
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/executor/executor.hpp>
+#include <hetsched/runtime/layout/training_layout.hpp>
+#include <hetsched/runtime/trainer/optimizer.hpp>
+#include <hetsched/runtime/trainer/trainer.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/passes.hpp>
 
@@ -151,6 +158,41 @@ void executor(benchmark::State& state) {
           [&](int r, auto&& do_steps) { run_executor(order, ends[static_cast<std::size_t>(r)], do_steps); });
 }
 
+double resident_mb() {
+  double all = 0, resident = 0;  // pages
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE)) / 1e6;
+}
+
+/// A layer of one parameter.
+struct weight_layer : empty_layer {
+  std::array<tensor, 1>& parameters() { return weight; }
+  std::array<tensor, 1>& gradients() { return gradient; }
+  std::array<tensor, 1> weight, gradient;
+};
+
+void trainers(benchmark::State& state) {
+  const int stages = static_cast<int>(state.range(0));
+  std::vector<int> counts;
+  for (int s = 0; s < stages; ++s) counts.push_back(std::min(stages - s, 8));
+  const auto layout = even_layout(stages, one_f_one_b(counts, 8));
+  double host_s = 0, mb = 0;
+  for (auto _ : state) {
+    std::barrier all(stages);
+    double made_s = steady_now_s(), used_s = processor_s();
+    run_on_threads(thread_communicator<tensor>::connect(stages), [&](thread_communicator<tensor>& end) {
+      const auto trainer = make_trainer<tensor>(layout, [](int) { return weight_layer(); }, {1}, end, sgd{}, {.deadline_s = 300});
+      all.arrive_and_wait();
+      if (end.rank() == 0) made_s = steady_now_s() - made_s, used_s = processor_s() - used_s, mb = resident_mb();
+      all.arrive_and_wait();
+    });
+    state.SetIterationTime(made_s);
+    host_s += used_s;
+  }
+  state.counters["host_s"] = host_s / static_cast<double>(state.iterations());
+  state.counters["resident_mb"] = mb;
+}
+
 struct mailbox {
   std::mutex guard;
   std::condition_variable filled;
@@ -213,5 +255,6 @@ void sizes(benchmark::internal::Benchmark* b) {
 BENCHMARK(alone)->Apply(sizes);
 BENCHMARK(executor)->Apply(sizes);
 BENCHMARK(by_hand)->Apply(sizes);
+BENCHMARK(trainers)->Arg(128)->Arg(512)->ArgName("threads")->UseManualTime()->Unit(benchmark::kMillisecond)->Iterations(3);
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <hetsched/runtime/communicator/rank_failure.hpp>
 #include <hetsched/runtime/communicator/router.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/device/steady_time.hpp>

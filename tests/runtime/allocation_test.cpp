@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <malloc.h>
+
+#include <algorithm>
 #include <atomic>
 #include <barrier>
 #include <cstddef>
@@ -24,22 +27,29 @@
 
 namespace {
 
-std::atomic<long> allocations{0};
+std::atomic<long> allocations{0}, held_bytes{0};
+
+void* counted(std::size_t bytes) noexcept {
+  void* const p = std::malloc(bytes == 0 ? 1 : bytes);
+  ++allocations;
+  held_bytes += static_cast<long>(malloc_usable_size(p));
+  return p;
+}
+void give_back(void* p) noexcept {
+  held_bytes -= static_cast<long>(malloc_usable_size(p));
+  std::free(p);
+}
 
 }  // namespace
 
 // Compiled by itself. Those of the whole program; not inlined, or g++ takes them for mismatched.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* const p = std::malloc(bytes == 0 ? 1 : bytes)) return p;
+  if (void* const p = counted(bytes)) return p;
   throw std::bad_alloc();
 }
-[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
-  ++allocations;
-  return std::malloc(bytes == 0 ? 1 : bytes);
-}
-[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
-[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return counted(bytes); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { give_back(p); }
+[[gnu::noinline]] void operator delete(void* p, std::size_t) noexcept { give_back(p); }
 
 namespace {
 
@@ -215,5 +225,54 @@ TEST_CASE("[threads] a trainer allocates nothing after the first step") {
     }));
     CHECK(before > 0);
     CHECK(after == before);
+  }
+}
+
+namespace {
+
+struct memory {
+  long allocations = 0, bytes = 0;
+};
+
+/// What trainers, or executors alone, of a chain take until all of them are made: so many allocations, and bytes that are held.
+memory memory_of_chain(int ranks, bool trains) {
+  using tensor = small_tensor;
+  using channel = thread_communicator<tensor>;
+  constexpr int microbatches = 4;
+  std::vector<int> counts;
+  for (int s = 0; s < ranks; ++s) counts.push_back(std::min(ranks - s, microbatches));
+  const auto layout = even_layout(ranks, one_f_one_b(counts, microbatches));
+  const std::vector<tensor_shape> boundaries(static_cast<std::size_t>(ranks) - 1, tensor_shape{1});
+  memory found{allocations, held_bytes};
+  std::barrier all(ranks);
+  run_on_threads(channel::connect(ranks), [&](channel& end) {
+    const auto tell = [&] {
+      all.arrive_and_wait();
+      if (end.rank() == 0) found = {allocations - found.allocations, held_bytes - found.bytes};
+      all.arrive_and_wait();
+    };
+    if (trains) {
+      const pipeline_trainer<tensor, small_layer, channel, adamw> trainer(
+          layout, [](int) { return small_layer{}; }, tensor_shape{1}, end, adamw{});
+      tell();
+    } else {
+      std::vector<small_layer> stages(1);
+      const pipeline_executor<tensor, small_layer, channel> executor(layout.pipelines[0].order, stages, boundaries, end);
+      tell();
+    }
+  });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] what a rank holds and allocates does not grow with the number of ranks of its process") {
+  for (const bool trains : {true, false}) {
+    CAPTURE(trains);
+    const auto few = memory_of_chain(16, trains), more = memory_of_chain(32, trains), most = memory_of_chain(64, trains);
+    const auto each = [](long a, long b, int ranks) { return static_cast<double>(b - a) / ranks; };
+    CHECK(each(few.allocations, more.allocations, 16) > 0);
+    CHECK(each(more.allocations, most.allocations, 32) < 1.05 * each(few.allocations, more.allocations, 16));
+    CHECK(each(more.bytes, most.bytes, 32) < 1.05 * each(few.bytes, more.bytes, 16));
   }
 }

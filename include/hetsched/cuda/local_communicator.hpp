@@ -20,6 +20,7 @@
 #include <hetsched/cuda/queue.hpp>
 #include <hetsched/cuda/tensor.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
@@ -145,6 +146,11 @@ class cuda_local_communicator {
   [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
     return inner_.gather(mine, all, until);
   }
+  /// See sharing_plane.
+  [[nodiscard]] wait_result gather(std::span<const double> mine, std::shared_ptr<const gather_round>& all, deadline_time until) {
+    return inner_.gather(mine, all, until);
+  }
+  [[nodiscard]] shared_values* shared() const { return inner_.shared(); }
 
  private:
   cuda_local_communicator(inner end, bool on_host) : inner_(std::move(end)), on_host_(on_host) {}

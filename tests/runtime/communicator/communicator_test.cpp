@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hetsched/runtime/communicator/communicator.hpp>
 
+#include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -13,7 +19,9 @@
 #include <hetsched/runtime/communicator/rank_failure.hpp>
 #include <hetsched/runtime/communicator/router.hpp>
 #include <hetsched/runtime/communicator/shaped_communicator.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
+#include <hetsched/runtime/group/any_communicator.hpp>
 
 #include "../dense.hpp"
 #include "../group/groups.hpp"
@@ -92,4 +100,85 @@ TEST_CASE("[threads] who cannot take the next step is told to all, the first by 
   CHECK(ask({std::string(2000, 'x'), ""}, 20) == texts(2, "0: " + std::string(1000, 'x')));
   const auto late = ask({"", "does not come"}, 0.1);
   CHECK(late[0].starts_with("rank 0, between steps: "));
+}
+
+TEST_CASE("[threads] what ranks of a process read alike is made once, by whoever comes first, and again when nobody has it") {
+  constexpr int ranks = 6;
+  auto ends = thread_communicator<matrix<float>>::connect(ranks);
+  std::atomic<int> made{0};
+  std::barrier all(ranks);
+  std::vector<const int*> found(ranks);
+  for (int time = 1; time <= 2; ++time) {
+    rethrow_first(on_ranks(ranks, [&](int r) {
+      const auto k = static_cast<std::size_t>(r);
+      const int wanted = r % 2;  // of two values
+      const auto one = ends[k].shared()->find<int>([&](int v) { return v == wanted; },
+                                                   [&] { return ++made, std::make_shared<const int>(wanted); });
+      all.arrive_and_wait();
+      found[k] = one.get();
+      all.arrive_and_wait();
+      if (*one != wanted) throw std::runtime_error("another rank's value");
+      if (found[k] != found[static_cast<std::size_t>(wanted)]) throw std::runtime_error("a value of its own");
+    }));
+    CHECK(made == 2 * time);
+  }
+  // Values of another type are others, and who cannot make one leaves it to the next.
+  auto& values = *ends[0].shared();
+  const auto yes = [](const auto&) { return true; };
+  const auto number = values.find<int>(yes, [] { return std::make_shared<const int>(3); });
+  CHECK(*values.find<long>(yes, [] { return std::make_shared<const long>(4); }) == 4);
+  const auto fails = []() -> std::shared_ptr<const double> { throw std::runtime_error("no"); };
+  CHECK_THROWS_AS((void)values.find<double>(yes, fails), std::runtime_error);
+  CHECK(*values.find<double>(yes, [] { return std::make_shared<const double>(5); }) == 5);
+  CHECK(values.find<int>(yes, [] { return std::make_shared<const int>(6); }) == number);
+}
+
+TEST_CASE("[threads] ranks of a process have one round of what all have told, and who keeps it keeps what it was") {
+  using tensor = matrix<float>;
+  using threads = thread_communicator<tensor>;
+  const auto slow = [](int, int) { return hetsched::link{.latency_s = 1e-6, .bandwidth = 1e9}; };
+  const auto route = [](const edge& e) { return routed_edge{0, e}; };
+  using routed = router<threads, decltype(route), threads>;
+  static_assert(sharing_plane<shaped_communicator<threads>> && sharing_plane<routed> &&
+                !sharing_plane<plain_communicator<threads>>);
+  static_assert(!sharing_plane<shaped_communicator<plain_communicator<threads>>>);
+  const auto check = [&](auto ends) {
+    constexpr int ranks = 3;
+    std::vector<const gather_round*> seen(ranks);
+    std::barrier all(ranks);
+    rethrow_first(on_ranks(ranks, [&](int r) {
+      auto& end = ends[static_cast<std::size_t>(r)];
+      std::shared_ptr<const gather_round> round, kept;
+      for (int i = 0; i < 5; ++i) {
+        const std::vector<double> mine{100.0 * i + r};
+        if (i == 2) {  // as copies, in between
+          std::vector<std::vector<double>> copies;
+          (void)end.gather(mine, copies, deadline_in(60));
+          if (copies[1] != std::vector{201.0}) throw std::runtime_error("copies");
+          continue;
+        }
+        (void)end.gather(mine, round, deadline_in(60));
+        seen[static_cast<std::size_t>(r)] = round.get();
+        all.arrive_and_wait();
+        if (seen[0] != seen[1] || seen[0] != seen[2]) throw std::runtime_error("rounds of their own");
+        if (round->number != static_cast<std::uint64_t>(i) + 1) throw std::runtime_error("number");
+        for (int k = 0; k < ranks; ++k)
+          if (round->told[static_cast<std::size_t>(k)] != std::vector{100.0 * i + k}) throw std::runtime_error("told");
+        all.arrive_and_wait();
+        if (i == 0 && r == 1) kept = round;
+      }
+      if (kept && kept->told[2] != std::vector{2.0}) throw std::runtime_error("kept");
+    }));
+  };
+  check(threads::connect(3));
+  std::vector<shaped_communicator<threads>> shaped;
+  for (auto& e : threads::connect(3)) shaped.emplace_back(e, slow);
+  check(std::move(shaped));
+  std::vector<routed> through;
+  for (auto& e : threads::connect(3)) through.emplace_back(e, route, e);
+  check(std::move(through));
+  std::vector<any_communicator<tensor>> any;
+  for (auto& e : threads::connect(3)) any.emplace_back(e);
+  check(std::move(any));
+  CHECK_FALSE(any_communicator<tensor>(plain<plain_byte_plane>(threads::connect(1))[0]).shared());
 }

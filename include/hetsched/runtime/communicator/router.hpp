@@ -20,6 +20,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 
 namespace hetsched {
 
@@ -230,6 +231,12 @@ requires(sizeof...(Planes) > 0 && std::is_invocable_r_v<routed_edge, Route&, con
   [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
     return control_.gather(mine, all, until);
   }
+  /// See sharing_plane.
+  [[nodiscard]] wait_result gather(std::span<const double> mine, std::shared_ptr<const gather_round>& all,
+                                   deadline_time until) requires sharing_plane<Control> {
+    return control_.gather(mine, all, until);
+  }
+  [[nodiscard]] shared_values* shared() const requires sharing_plane<Control> { return control_.shared(); }
 
  private:
   /// Which of the planes is ordered.

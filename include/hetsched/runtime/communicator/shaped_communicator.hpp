@@ -21,6 +21,7 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
@@ -151,7 +152,14 @@ class shaped_communicator {
 
   /// See asking_plane.
   [[nodiscard]] wait_result ask() requires asking_plane<Inner> { return end_->inner.ask(); }
-  [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
+  /// See sharing_plane.
+  [[nodiscard]] shared_values* shared() const requires sharing_plane<Inner> { return end_->inner.shared(); }
+  /// `All`: what the inner one gathers into.
+  template <class All>
+  [[nodiscard]] wait_result gather(std::span<const double> mine, All& all, deadline_time until) requires requires(Inner& inner) {
+    inner.gather(mine, all, until);
+  }
+  {
     auto& e = *end_;
     if (const auto result = e.inner.gather(mine, all, until); result != wait_result::progress) return result;
     const auto arrival = time_of(steady_now_s() + e.gather_latency_s);

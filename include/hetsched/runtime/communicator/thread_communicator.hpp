@@ -21,6 +21,7 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/communicator/detail/sent_tensor.hpp>
 #include <hetsched/runtime/communicator/detail/shared_memory_group.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
 namespace hetsched {
@@ -133,8 +134,20 @@ class thread_communicator {
     return {hub_, hub_->groups[i].get()};
   }
 
-  /// The last rank to come hands out what all have brought; nobody brings more before all have taken it.
   [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
+    return meet(mine, until, [&](const std::shared_ptr<gather_round>& round) { all = round->told; });
+  }
+  /// See sharing_plane. Two rounds take turns, unless somebody keeps one longer than to the next gather.
+  [[nodiscard]] wait_result gather(std::span<const double> mine, std::shared_ptr<const gather_round>& all, deadline_time until) {
+    all.reset();
+    return meet(mine, until, [&](const std::shared_ptr<gather_round>& round) { all = round; });
+  }
+  [[nodiscard]] shared_values* shared() const { return &hub_->values; }
+
+ private:
+  /// The last rank to come hands out what all have brought; nobody brings more before all have taken it.
+  template <class Take>
+  [[nodiscard]] wait_result meet(std::span<const double> mine, deadline_time until, Take&& take) {
     auto& m = hub_->meeting;
     std::unique_lock lock(m.guard);
     const auto wait_for = [&](auto&& happened) {
@@ -143,8 +156,11 @@ class thread_communicator {
     };
     if (const auto r = wait_for([&] { return m.leaving == 0; }); r != wait_result::progress) return r;
     if (hub_->aborted) return wait_result::aborted;
-    at(m.brought, rank_).assign(mine.begin(), mine.end());
+    at(m.coming->told, rank_).assign(mine.begin(), mine.end());
     if (++m.arrived == ranks()) {
+      std::swap(m.coming, m.whole);
+      m.whole->number = ++m.rounds;
+      if (!m.coming || m.coming.use_count() > 1) m.coming = m.make_round(ranks());
       m.arrived = 0;
       m.leaving = ranks();
       m.changed.notify_all();
@@ -154,12 +170,11 @@ class thread_communicator {
       --m.arrived;  // who has given up must not complete the round of others
       return r;
     }
-    all = m.brought;
+    take(m.whole);
     if (--m.leaving == 0) m.changed.notify_all();
     return wait_result::progress;
   }
 
- private:
   struct queue {
     operation* first = nullptr;
     operation* last = nullptr;
@@ -203,12 +218,18 @@ class thread_communicator {
   struct meeting_place {
     std::mutex guard;
     std::condition_variable changed;
-    std::vector<std::vector<double>> brought;  ///< by rank
+    std::shared_ptr<gather_round> coming, whole;  ///< what is brought now; the last that all have brought
+    std::uint64_t rounds = 0;
     int arrived = 0, leaving = 0;
+    [[nodiscard]] static std::shared_ptr<gather_round> make_round(int ranks) {
+      auto round = std::make_shared<gather_round>();
+      round->told.resize(as_size(ranks));
+      return round;
+    }
   };
   struct hub {
     hub(int ranks, Mover how) : mover(std::move(how)) {
-      meeting.brought.resize(as_size(ranks));
+      meeting.coming = meeting_place::make_round(ranks);
       for (int r = 0; r < ranks; ++r) bells.push_back(std::make_unique<bell>());
     }
     [[no_unique_address]] Mover mover;
@@ -219,6 +240,7 @@ class thread_communicator {
     std::string reason;
     std::atomic<bool> aborted{false};
     meeting_place meeting;
+    shared_values values;
 
     void abort(const std::string& why) {
       const std::lock_guard lock(guard);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
 
@@ -41,6 +43,7 @@ struct boundary_transfer {
 struct pipeline_groups {
   std::vector<int> devices;                   ///< how many each rank of the schedule has; they are consecutive ranks
   std::vector<boundary_transfer> boundaries;  ///< by direction, then by the stage before it
+  friend bool operator==(const pipeline_groups&, const pipeline_groups&) = default;
 };
 
 namespace detail {
@@ -54,6 +57,15 @@ namespace detail {
 /// Every rank of a schedule is one device; `boundaries`: the shape of each stage's output, without the last's.
 /// Throws: input_error for another number of shapes.
 [[nodiscard]] pipeline_groups single_devices(const schedule& order, const std::vector<tensor_shape>& boundaries);
+
+/// The same for ranks of one process, with what it was made of.
+struct common_devices {
+  int ranks = 0, directions = 0;
+  std::vector<tensor_shape> shapes;
+  pipeline_groups groups;
+};
+[[nodiscard]] std::shared_ptr<const common_devices> find_common(shared_values* values, const schedule& order,
+                                                                const std::vector<tensor_shape>& boundaries);
 
 /// Whether boxes have all elements of s together.
 [[nodiscard]] bool covers(std::span<const slice> boxes, const slice& s);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include <hetsched/reshard/slice.hpp>
 #include <hetsched/reshard/strategies.hpp>
 #include <hetsched/reshard/transfer_plan.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/schedule/action.hpp>
@@ -61,6 +63,19 @@ HETSCHED_INLINE pipeline_groups single_devices(const schedule& order, const std:
   for (int c = 0; c < order.directions; ++c)
     for (const auto& shape : boundaries) g.boundaries.push_back(make_boundary_transfer(whole_layout(shape), whole_layout(shape)));
   return g;
+}
+
+HETSCHED_INLINE std::shared_ptr<const common_devices> find_common(shared_values* values, const schedule& order,
+                                                                  const std::vector<tensor_shape>& boundaries) {
+  return find_or_make<common_devices>(
+      values,
+      [&](const common_devices& one) {
+        return one.ranks == order.ranks && one.directions == order.directions && one.shapes == boundaries;
+      },
+      [&] {
+        return std::make_shared<common_devices>(
+            common_devices{order.ranks, order.directions, boundaries, single_devices(order, boundaries)});
+      });
 }
 
 HETSCHED_INLINE bool covers(std::span<const slice> boxes, const slice& s) {

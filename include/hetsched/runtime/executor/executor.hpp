@@ -19,6 +19,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/reshard/layout.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
@@ -65,14 +66,15 @@ class stage_executor {
                  const executor_options& options, Stager stager, Backend backend)
       : backend_(std::move(backend)),
         queue_(backend_.compute_queue()),
-        forward_only_(is_forward_only(order)),
+        common_(find_common(shared_of(comm), order, options.semantics)),
+        forward_only_(common_->run.forward_only()),
         options_(options),
         microbatches_(order.microbatches),
         stages_(order.stages),
         step_(options.first_step),
         me_(find_group(order, groups, comm.rank(), comm.ranks(), options.first_rank)),
         calls_(calling_plane<Communicator> && at(groups.devices, me_.group) > 1),
-        program_(program_for<Communicator>(runnable(order, options.semantics), me_.group, options.semantics, calls_,
+        program_(program_for<Communicator>(common_->run, me_.group, options.semantics, calls_,
                                            shapes_of_stages(order, groups, me_, shapes_))),
         turns_(program_),
         edges_({.edges = program_.edges,
@@ -112,6 +114,7 @@ class stage_executor {
       order_ = std::move(plan);
     }
     take_order();
+    me_.first = {};
   }
 
   /// Over an ordered_plane, tells it this executor's order, as the constructor does; all ranks call it, after another executor of
@@ -182,7 +185,8 @@ class stage_executor {
   }
 
   [[no_unique_address]] Backend backend_;
-  [[no_unique_address]] queue queue_;  ///< of computations
+  [[no_unique_address]] queue queue_;              ///< of computations
+  std::shared_ptr<const common_schedule> common_;  ///< kept for others that are still to be made
   bool forward_only_;
 
  private:
@@ -623,8 +627,8 @@ class pipeline_executor : public detail::stage_executor<Tensor, Communicator, St
   /// Complexity: O(actions of all ranks).
   pipeline_executor(const schedule& order, std::span<Stage> stages, const std::vector<tensor_shape>& boundaries,
                     Communicator comm, const executor_options& options = {}, Stager stager = {}, Backend backend = {})
-      : pipeline_executor(order, stages, detail::single_devices(order, boundaries), std::move(comm), options, std::move(stager),
-                          std::move(backend)) {}
+      : pipeline_executor(order, stages, detail::find_common(detail::shared_of(comm), order, boundaries), comm, options,
+                          std::move(stager), std::move(backend)) {}
 
   /// `stages`: those of stages_of_rank(order, rank of the schedule), on this device's share of the microbatch: they take and make
   /// the slices of their boundaries' layouts.
@@ -655,11 +659,18 @@ class pipeline_executor : public detail::stage_executor<Tensor, Communicator, St
   }
 
  private:
+  pipeline_executor(const schedule& order, std::span<Stage> stages, std::shared_ptr<const detail::common_devices> common,
+                    const Communicator& comm, const executor_options& options, Stager stager, Backend backend)
+      : base(order, held(stages), common->groups, comm, options, std::move(stager), std::move(backend)),
+        devices_(std::move(common)) {}
+
   [[nodiscard]] static typename base::stage_list held(std::span<Stage> stages) {
     typename base::stage_list found;
     for (auto& s : stages) found.push_back(std::make_unique<detail::stage_of<Tensor, queue, Stage>>(s));
     return found;
   }
+
+  std::shared_ptr<const detail::common_devices> devices_;  ///< kept for others that are still to be made
 };
 
 }  // namespace hetsched

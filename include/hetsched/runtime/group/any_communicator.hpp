@@ -13,6 +13,7 @@
 
 #include <hetsched/core/contract.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/group/axis_group.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
@@ -84,6 +85,11 @@ class any_communicator {
   [[nodiscard]] wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all, deadline_time until) {
     return held_->gather(mine, all, until);
   }
+  /// See sharing_plane.
+  [[nodiscard]] wait_result gather(std::span<const double> mine, std::shared_ptr<const gather_round>& all, deadline_time until) {
+    return held_->gather(mine, all, until);
+  }
+  [[nodiscard]] shared_values* shared() const { return held_->shared(); }
   /// See asking_plane: of one that is none, that the time is over is all there is to tell.
   [[nodiscard]] wait_result ask() { return held_->ask(); }
   /// Bytes that this rank has sent, if the communicator counts them.
@@ -115,6 +121,9 @@ class any_communicator {
     [[nodiscard]] virtual std::string failure() const = 0;
     [[nodiscard]] virtual wait_result gather(std::span<const double> mine, std::vector<std::vector<double>>& all,
                                              deadline_time until) = 0;
+    [[nodiscard]] virtual wait_result gather(std::span<const double> mine, std::shared_ptr<const gather_round>& all,
+                                             deadline_time until) = 0;
+    [[nodiscard]] virtual shared_values* shared() const = 0;
     [[nodiscard]] virtual wait_result ask() = 0;
     [[nodiscard]] virtual std::optional<std::uint64_t> bytes_sent() const = 0;
     [[nodiscard]] virtual axis open_axis(std::vector<int> ranks, axis_options options) const = 0;
@@ -151,6 +160,18 @@ class any_communicator {
                                      deadline_time until) override {
       return comm.gather(mine, all, until);
     }
+    [[nodiscard]] wait_result gather(std::span<const double> mine, std::shared_ptr<const gather_round>& all,
+                                     deadline_time until) override {
+      if constexpr (sharing_plane<Communicator>) {
+        return comm.gather(mine, all, until);
+      } else {
+        auto own = std::make_shared<gather_round>();
+        const auto result = comm.gather(mine, own->told, until);
+        all = std::move(own);
+        return result;
+      }
+    }
+    [[nodiscard]] shared_values* shared() const override { return detail::shared_of(comm); }
     [[nodiscard]] wait_result ask() override { return detail::with_blame(comm, wait_result::deadline); }
     [[nodiscard]] std::optional<std::uint64_t> bytes_sent() const override {
       if constexpr (requires { comm.bytes_sent(); })

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -19,7 +20,7 @@ namespace hetsched {
 class layer_shapes {
  public:
   layer_shapes(std::initializer_list<std::size_t> same) : layer_shapes(tensor_shape(same)) {}
-  layer_shapes(tensor_shape same) : of_([same = std::move(same)](int, int) { return same; }) {}
+  layer_shapes(tensor_shape same) : of_([same](int, int) { return same; }), same_(std::move(same)) {}
   template <class F>
   requires(!std::same_as<std::remove_cvref_t<F>, layer_shapes> && std::is_invocable_r_v<boundary_shape, F&, int> &&
            !std::is_invocable_r_v<boundary_shape, F&, int, int>)  //
@@ -31,9 +32,12 @@ class layer_shapes {
       : of_(std::forward<F>(of)) {}
 
   [[nodiscard]] boundary_shape operator()(int layer, int microbatch_size) const { return of_(layer, microbatch_size); }
+  /// That of all layers, if it was given as one.
+  [[nodiscard]] const std::optional<tensor_shape>& same() const { return same_; }
 
  private:
   std::function<boundary_shape(int, int)> of_;
+  std::optional<tensor_shape> same_;
 };
 
 }  // namespace hetsched

@@ -337,6 +337,7 @@ class gradient_exchange {
   }
   /// Others plan as this rank does.
   void list_gathered(std::span<const model_parameter> parameters, const detail::exchange_cut& cut) {
+    if (std::none_of(parameters.begin(), parameters.end(), [](const model_parameter& m) { return m.gathered; })) return;
     const auto holds = [](const model_parameter& m, int rank) { return m.gathered && m.holders.front().has(rank); };
     for (int r = 0; r < comm_.ranks(); ++r) {
       if (std::none_of(parameters.begin(), parameters.end(),

@@ -26,6 +26,7 @@
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/communicator/rank_failure.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
 #include <hetsched/runtime/executor/boundary_transfer.hpp>
@@ -42,6 +43,7 @@
 #include <hetsched/runtime/layout/training_layout.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 #include <hetsched/runtime/trainer/detail/agreement.hpp>
+#include <hetsched/runtime/trainer/detail/common_training.hpp>
 #include <hetsched/runtime/trainer/detail/gathered_layers.hpp>
 #include <hetsched/runtime/trainer/detail/gradient_norm.hpp>
 #include <hetsched/runtime/trainer/detail/held_parameter.hpp>
@@ -97,17 +99,19 @@ class pipeline_trainer {
   /// what only it finds, and communication_error on the others. Complexity: O(actions + parameters * (stages + ranks)); every
   /// parameter that several ranks hold is read once.
   template <class MakeLayer>
-  pipeline_trainer(training_layout layout, MakeLayer&& make_layer, const layer_shapes& shape_after, Communicator comm,
+  pipeline_trainer(const training_layout& layout, MakeLayer&& make_layer, const layer_shapes& shape_after, Communicator comm,
                    Optimizer optimizer, trainer_options options = {}, Backend backend = {}, Stager stager = {})
       : backend_(std::move(backend)),
         queue_(backend_.compute_queue()),
         stager_(std::move(stager)),
-        layout_(std::move(layout)),
         comm_(std::move(comm)),
         optimizer_(std::move(optimizer)),
         options_(std::move(options)),
         step_(options_.first_step) {
-    guarded("at the start", [&] { construct(make_layer, shape_after); });
+    guarded("at the start", [&] {
+      common_ = detail::find_common(detail::shared_of(comm_), layout);
+      construct(make_layer, shape_after);
+    });
   }
 
   /// Runs one iteration: forward, backward, exchange, update. `inputs`, `targets`: this rank's part of each microbatch of its
@@ -171,7 +175,7 @@ class pipeline_trainer {
     double mean = 0;
     guarded("in an evaluation", [&] {
       mine_.clear();
-      if (detail::has_last_stage(layout_, comm_.rank()))
+      if (detail::has_last_stage(layout(), comm_.rank()))
         mine_.insert(mine_.end(), evaluator_->losses().begin(), evaluator_->losses().end());
       gather("in an evaluation");
       mean = mean_loss(0);
@@ -193,12 +197,12 @@ class pipeline_trainer {
   /// Works in other orders from the next step on; all ranks call it between the same steps, with the same. Throws, and nothing
   /// has changed: as with_schedules, or input_error on all ranks if they differ.
   void reschedule(const std::vector<schedule>& orders) {
-    auto next = with_schedules(layout_, orders);
-    mine_ = {detail::digest_of_schedules(next).number()};
+    auto next = detail::find_common(detail::shared_of(comm_), with_schedules(layout(), orders));
+    mine_ = {next->digests.back()};
     guarded("between steps", [&] { gather("between steps"); });
     constexpr std::string_view aspects[] = {"schedules"};
-    if (const auto text = detail::disagreement(all_, aspects); !text.empty()) throw input_error(text);
-    layout_ = std::move(next);
+    if (const auto text = detail::disagreement(all_.all(), aspects); !text.empty()) throw input_error(text);
+    common_ = std::move(next);
     make_executor();
   }
 
@@ -212,18 +216,19 @@ class pipeline_trainer {
   /// no more use.
   template <class MakeLayer>
   requires byte_plane<Communicator>
-  void move_layers(training_layout next, MakeLayer&& make_layer, const layer_shapes& shape_after) {
+  void move_layers(const training_layout& next, MakeLayer&& make_layer, const layer_shapes& shape_after) {
     validate(next);
-    if (next.layers != layout_.layers || next.ranks() != layout_.ranks())
-      throw input_error("a training of " + std::to_string(layout_.layers) + " layers on " + std::to_string(layout_.ranks()) +
+    if (next.layers != layout().layers || next.ranks() != layout().ranks())
+      throw input_error("a training of " + std::to_string(layout().layers) + " layers on " + std::to_string(layout().ranks()) +
                         " ranks cannot go on with " + std::to_string(next.layers) + " on " + std::to_string(next.ranks()));
     if (passes_ > 0) throw input_error("layers move between steps, not behind a batch that is accumulated for the next one");
-    guarded("between steps", [&] { compare_plans(next); });
+    auto common = detail::find_common(detail::shared_of(comm_), next);
+    guarded("between steps", [&] { compare_plans(*common); });
     guarded("between steps", [&] {
       std::vector<std::byte> bytes;
       const auto owned = detail::copies_in(bytes, state(true));
       forget_layout();
-      layout_ = std::move(next);
+      common_ = std::move(common);
       construct(make_layer, shape_after);
       auto wanted = state();
       move_state(comm_, std::span<const state_slice>(owned), std::span(wanted), options_.deadline_s);
@@ -244,9 +249,10 @@ class pipeline_trainer {
     const auto seen = [&](Tensor& t) -> Tensor& { return copies_.of(t, backend_); };
     auto slices = detail::state_of_training(model_, std::span(parameters_), optimizer_, *exchange_, owned_state_, comm_.rank(),
                                             owned_only, seen);
-    detail::add_buffers<Tensor>(slices, layers(), layout_, comm_.rank(), owned_only, seen);
-    if (!owned_only) detail::add_held_elsewhere<Tensor>(slices, model_, detail::state_slice_names(optimizer_), buffers_);
-    detail::name_slices(slices, names_);
+    detail::add_buffers<Tensor>(slices, layers(), layout(), comm_.rank(), owned_only, seen);
+    if (!owned_only)
+      detail::add_held_elsewhere<Tensor>(slices, model_, detail::state_slice_names(optimizer_), common_model_->buffers);
+    detail::name_slices(slices, common_model_->names);
     copies_.read(queue_);
     return slices;
   }
@@ -265,7 +271,7 @@ class pipeline_trainer {
   /// stage 3 parameters that they gather are empty: see state().
   [[nodiscard]] std::vector<std::pair<int, Layer*>> layers() {
     std::vector<std::pair<int, Layer*>> found;
-    const auto numbers = detail::layers_of_rank(layout_, comm_.rank());
+    const auto numbers = detail::layers_of_rank(layout(), comm_.rank());
     for (auto& s : stages_)
       for (auto& l : detail::layers_of(s).layers()) found.emplace_back(numbers[found.size()], &l);
     return found;
@@ -276,11 +282,11 @@ class pipeline_trainer {
   /// What this rank's layers took in the last step, of several passes in the last, in the order of layers(): the means over the
   /// microbatches. Empty where layers only enqueue their work.
   [[nodiscard]] const std::vector<layer_time>& layer_times() const { return layer_times_; }
-  [[nodiscard]] const training_layout& layout() const { return layout_; }
+  [[nodiscard]] const training_layout& layout() const { return common_->layout; }
   /// The pipeline that this rank works in.
-  [[nodiscard]] const pipeline_layout& pipeline() const { return layout_.pipelines[pipeline_]; }
+  [[nodiscard]] const pipeline_layout& pipeline() const { return layout().pipelines[pipeline_]; }
   /// Where this rank works, and the degrees of its group.
-  [[nodiscard]] rank_place place() const { return layout_.place_of(comm_.rank()); }
+  [[nodiscard]] rank_place place() const { return layout().place_of(comm_.rank()); }
   [[nodiscard]] degrees group() const { return pipeline().degrees_of(place().group); }
   /// The samples of a microbatch that are this rank's, in its first and last stages.
   [[nodiscard]] interval samples() const { return pipeline().samples_of(place().group, place().data); }
@@ -297,7 +303,7 @@ class pipeline_trainer {
     return found;
   }
   /// The model's parameters, and who holds them.
-  [[nodiscard]] const std::vector<model_parameter>& parameters() const { return model_; }
+  [[nodiscard]] const std::vector<model_parameter>& parameters() const { return common_model_->parameters; }
 
  private:
   [[nodiscard]] deadline_time deadline() const { return deadline_in(options_.deadline_s); }
@@ -372,7 +378,7 @@ class pipeline_trainer {
   }
 
   void gather(const std::string& when) {
-    auto result = comm_.gather(mine_, all_, deadline());
+    auto result = all_.gather(comm_, mine_, deadline());
     if (result == wait_result::progress) return;
     result = detail::with_blame(comm_, result);
     const edge nowhere{.from = -1, .to = comm_.rank(), .what = payload::layer_gradient, .direction = 0, .stage = 0};
@@ -393,9 +399,9 @@ class pipeline_trainer {
     exchange_.reset();
     parameters_.clear();
     owned_state_.clear();
-    model_.clear();
-    buffers_.clear();
-    names_.clear();
+    model_ = {};
+    common_model_.reset();
+    transfers_.reset();
     stages_.clear();
     groups_.clear();
     loss_share_ = 1;
@@ -414,16 +420,13 @@ class pipeline_trainer {
     construct_of(make, takes_group, shape_after);
   }
   void construct_of(function_ref<Layer(int, const group_type&)> make_layer, bool takes_group, const layer_shapes& shape_after) {
-    validate(layout_);
     validate(options_.scaling);
-    if (layout_.ranks() != comm_.ranks())
-      throw input_error("a training on " + std::to_string(layout_.ranks()) + " ranks, but the communicator has " +
+    if (layout().ranks() != comm_.ranks())
+      throw input_error("a training on " + std::to_string(layout().ranks()) + " ranks, but the communicator has " +
                         std::to_string(comm_.ranks()));
-    compare_plans(layout_);
-    pipeline_ = as_size(layout_.pipeline_of(comm_.rank()));
-    const auto& line = pipeline();
-    const auto shape_behind = [&](int l) { return shape_after(l, line.microbatch_size); };
-    transfers_ = make_pipeline_groups(line, shape_behind, options_.boundary_layout);
+    compare_plans(*common_);
+    pipeline_ = as_size(layout().pipeline_of(comm_.rank()));
+    transfers_ = detail::find_common(detail::shared_of(comm_), common_, pipeline_, shape_after, options_.boundary_layout);
     make_stages(make_layer, takes_group, shape_after);
     learn_parameters();
     count_samples();
@@ -478,8 +481,8 @@ class pipeline_trainer {
         detail::another(comm_),
         exchange_options{.bucket_bytes = options_.bucket_bytes,
                          .frees_buffers = pipeline().group(place().group).zero >= 2,
-                         .room = room_of_ranks(layout_),
-                         .waves = detail::exchange_waves(layout_),
+                         .room = room_of_ranks(layout()),
+                         .waves = detail::exchange_waves(layout()),
                          .joint_bytes = options_.sums_in_order ? 0 : options_.joint_bytes},
         queue_, backend_.memory_queue(), backend_.transfer_queue());
     for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
@@ -520,37 +523,24 @@ class pipeline_trainer {
     if (gathered_) gathered_->begin_pass([&](auto&& list) { e.for_each_computation(list); });
   }
 
-  void compare_plans(const training_layout& layout) {
-    mine_ = detail::digests_of_training(layout, optimizer_, has_factor, options_, detail::element_name<Tensor>());
+  void compare_plans(const detail::common_layout& common) {
+    mine_ = detail::digests_of_training(common.digests, optimizer_, has_factor, options_, detail::element_name<Tensor>());
     gather("at the start");
-    if (const auto text = detail::disagreement(all_, detail::training_aspects); !text.empty()) throw agreed_error(text);
+    if (const auto text = detail::disagreement(all_.all(), detail::training_aspects); !text.empty()) throw agreed_error(text);
   }
 
   /// Shapes and first values of all ranks' layers, and from them who holds what.
   void learn_parameters() {
-    bool shared = layout_.pipelines.size() > 1 || !options_.ties.empty();
-    for (const auto& p : layout_.pipelines) shared = shared || p.order.directions > 1 || p.ranks() > p.order.ranks;
-    mine_ = {detail::digest_of(transfers_).number()};
+    bool shared = layout().pipelines.size() > 1 || !options_.ties.empty();
+    for (const auto& p : layout().pipelines) shared = shared || p.order.directions > 1 || p.ranks() > p.order.ranks;
+    mine_ = {transfers_->digest};
     const auto seen = [&](Tensor& t, auto&& body) { detail::host_copies<Tensor>::show(t, backend_, body); };
     for (const auto& [number, layer] : layers()) detail::tell_layer<Tensor>(mine_, number, *layer, shared, seen);
     gather("at the start");
-    for (int r = 0; r < comm_.ranks(); ++r) {
-      const int first = at(layout_.pipelines, layout_.pipeline_of(r)).first_rank;
-      if (at(all_, r).front() != at(all_, first).front())
-        throw agreed_error("ranks " + std::to_string(first) + " and " + std::to_string(r) +
-                           " expect tensors of other shapes between their pipeline's stages");
-    }
-    try {
-      auto directory = detail::learn_directory(layout_, all_, 1, options_.ties);
-      buffers_ = std::move(directory.buffers);
-      names_ = std::move(directory.names);
-      model_ = model_parameters(layout_, directory.shapes, options_.ties, directory.cuts);
-      for (auto& m : model_) m.sharded = m.sharded || options_.shard_optimizer;
-    } catch (const input_error& e) {
-      throw agreed_error(e.what());
-    }
+    common_model_ = detail::find_common(detail::shared_of(comm_), common_, all_, options_.ties, options_.shard_optimizer);
+    model_ = common_model_->parameters;
 
-    const auto copies = stages_of_rank(pipeline().order, layout_.place_of(comm_.rank()).group);
+    const auto copies = stages_of_rank(pipeline().order, place().group);
     for (std::size_t s = 0; s < stages_.size(); ++s)
       detail::list_parameters(parameters_, std::span<Layer>(detail::layers_of(stages_[s]).layers()),
                               at(pipeline().stages, copies[s].stage).layers.first, s, copies[s].direction);
@@ -561,7 +551,9 @@ class pipeline_trainer {
             p.model = m;
             p.pieces = held_pieces(h, model_[m].shape, comm_.rank());
           }
-    updates_.assign(model_.size(), 0);
+    std::size_t last_model = first_model_ = parameters_.empty() ? 0 : parameters_.front().model;
+    for (const auto& p : parameters_) first_model_ = std::min(first_model_, p.model), last_model = std::max(last_model, p.model);
+    updates_.assign(last_model + 1 - first_model_, 0);
     for (auto& p : parameters_) {
       const auto& chunks = model_[p.model].chunks;
       for (const auto& held : p.pieces)
@@ -585,9 +577,9 @@ class pipeline_trainer {
 
   void count_samples() {
     equal_sizes_ = true;
-    for (const auto& p : layout_.pipelines)
-      equal_sizes_ = equal_sizes_ && p.microbatch_size == layout_.pipelines.front().microbatch_size;
-    for (const auto& p : layout_.pipelines) samples_ += p.order.microbatches * weight_of(p);
+    for (const auto& p : layout().pipelines)
+      equal_sizes_ = equal_sizes_ && p.microbatch_size == layout().pipelines.front().microbatch_size;
+    for (const auto& p : layout().pipelines) samples_ += p.order.microbatches * weight_of(p);
   }
   /// Of a microbatch in the mean.
   [[nodiscard]] double weight_of(const pipeline_layout& p) const { return equal_sizes_ ? 1 : p.microbatch_size; }
@@ -595,7 +587,7 @@ class pipeline_trainer {
   void make_executor() { evaluator_.reset(), executor_ = executor_for(pipeline().order, step_, "step"); }
   [[nodiscard]] std::unique_ptr<executor_type> executor_for(const schedule& order, std::int64_t first, std::string_view counted) {
     const auto& line = pipeline();
-    return std::make_unique<executor_type>(order, std::span<stage_type>(stages_), transfers_, comm_,
+    return std::make_unique<executor_type>(order, std::span<stage_type>(stages_), transfers_->groups, comm_,
                                            executor_options{.deadline_s = options_.deadline_s,
                                                             .gradient_scale = weight_of(line),
                                                             .first_rank = line.first_rank,
@@ -619,9 +611,9 @@ class pipeline_trainer {
   /// Of the gradients that this rank owns.
   [[nodiscard]] const detail::square_sum& sum_squares() {
     squares_.begin();
-    listed_.assign(model_.size(), 0);
+    listed_.assign(updates_.size(), 0);
     for (const auto& p : parameters_) {
-      if (p.sharded || std::exchange(listed_[p.model], char{1})) continue;
+      if (p.sharded || std::exchange(listed_[p.model - first_model_], char{1})) continue;
       for (const auto& r : p.owned) squares_.add(backend_, queue_, *p.gradient, r);
     }
     for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
@@ -631,11 +623,10 @@ class pipeline_trainer {
     return squares_.end(queue_);
   }
 
-  /// Of what ranks have told from number `first` on; next_ is behind it then.
+  /// Of what ranks have told from number `first` on.
   [[nodiscard]] double mean_loss(std::size_t first) {
-    next_.assign(as_size(comm_.ranks()), first);
     const auto weight = [&](const pipeline_layout& p) { return weight_of(p); };
-    return detail::sum_of_losses(layout_, all_, next_, options_.loss_in_parts, weight) / samples_;
+    return detail::sum_of_losses(layout(), all_.all(), first, options_.loss_in_parts, weight) / samples_;
   }
 
   /// Returns once all ranks have come here with whole gradients. Rank r tells its optimizer's settings, its losses if it has
@@ -643,11 +634,11 @@ class pipeline_trainer {
   [[nodiscard]] step_report agree() {
     const int me = comm_.rank();
     mine_.assign(1, detail::settings_digest(optimizer_));
-    if (detail::has_last_stage(layout_, me)) mine_.insert(mine_.end(), losses_.begin(), losses_.end());
+    if (detail::has_last_stage(layout(), me)) mine_.insert(mine_.end(), losses_.begin(), losses_.end());
     sum_squares().append(mine_);
     gather("");
     for (int r = 0; r < comm_.ranks(); ++r)
-      if (at(all_, r).front() != all_[0].front())
+      if (at(all_.all(), r).front() != all_.all()[0].front())
         throw agreed_error("step " + std::to_string(step_) + ": the optimizers of ranks 0 and " + std::to_string(r) +
                            " are set differently");
     step_report report{.step = step_,
@@ -656,9 +647,8 @@ class pipeline_trainer {
                        .updated = true,
                        .loss_scale = options_.scaling.scale};
     detail::square_sum all_squares;
-    for (int r = 0; r < comm_.ranks(); ++r)
-      all_squares.add(
-          detail::square_sum::read(std::span(at(all_, r)).subspan(at(next_, r)).template first<detail::square_sum::told>()));
+    for (const auto& told : all_.all())
+      all_squares.add(detail::square_sum::read(std::span(told).template last<detail::square_sum::told>()));
     const double squares = all_squares.value() * factor_ * factor_;
     report.gradient_norm = std::sqrt(squares);
     if (!std::isfinite(report.loss) || !std::isfinite(squares)) {
@@ -678,7 +668,7 @@ class pipeline_trainer {
     if (options_.clip_norm > 0 && norm > options_.clip_norm) scale_sums(options_.clip_norm / norm);
     if constexpr (has_factor) optimizer_.gradient_factor = factor_;
     for (auto& p : parameters_) {
-      updates_[p.model] = ++p.updates;
+      updates_[p.model - first_model_] = ++p.updates;
       if (!p.sharded)
         detail::update(optimizer_, *p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, p.updates, queue_);
     }
@@ -686,7 +676,7 @@ class pipeline_trainer {
       for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
         auto& o = exchange_->owned(k);
         detail::update(optimizer_, o.value, o.gradient, std::span<Tensor>(owned_state_[k]), model_[o.parameter].id,
-                       updates_[o.parameter], queue_);
+                       updates_[o.parameter - first_model_], queue_);
       }
       exchange_->spread(deadline());
     }
@@ -706,21 +696,21 @@ class pipeline_trainer {
   [[no_unique_address]] Backend backend_;
   [[no_unique_address]] queue queue_;
   [[no_unique_address]] Stager stager_;
-  training_layout layout_;
+  std::shared_ptr<const detail::common_layout> common_;
   Communicator comm_;
   Optimizer optimizer_;
   trainer_options options_;
   std::size_t pipeline_ = 0;
-  pipeline_groups transfers_;
+  std::shared_ptr<const detail::common_boundaries> transfers_;
   double loss_share_ = 1;
   std::deque<group_type> groups_;  ///< of stages_
   std::vector<stage_type> stages_;
-  std::vector<model_parameter> model_;
-  std::vector<std::vector<tensor_shape>> buffers_;  ///< shapes of all layers'
-  std::vector<detail::layer_names> names_;
+  std::shared_ptr<const detail::common_model> common_model_;
+  std::span<const model_parameter> model_;  ///< of common_model_
   std::vector<detail::held_parameter<Tensor>> parameters_;
-  std::vector<char> listed_;                      ///< per model parameter
-  std::vector<std::int64_t> updates_;             ///< per model parameter
+  std::size_t first_model_ = 0;                   ///< of the model's parameters the first that this rank has
+  std::vector<char> listed_;                      ///< per model parameter from there to the last that it has
+  std::vector<std::int64_t> updates_;             ///< the same
   std::vector<std::vector<Tensor>> owned_state_;  ///< per owned piece of the exchange
   std::unique_ptr<exchange_type> exchange_;
   std::unique_ptr<gathered_type> gathered_;  ///< null: no layer gathers its parameters
@@ -729,8 +719,7 @@ class pipeline_trainer {
   std::unique_ptr<executor_type> executor_;
   std::unique_ptr<executor_type> evaluator_;  ///< from the first evaluate() on
   std::vector<double> mine_;                  ///< what this rank tells
-  std::vector<std::vector<double>> all_;      ///< what all have told
-  std::vector<std::size_t> next_;
+  detail::gathered_numbers all_;              ///< what all have told
   std::int64_t step_;
   double samples_ = 0;          ///< of a batch; microbatches where they are equally large
   std::int64_t passes_ = 0;     ///< since the last step

@@ -33,7 +33,7 @@ struct anything {
 ///   });
 template <class Tensor, class MakeLayer, class Communicator, class Optimizer, device_backend Backend = host_backend,
           class Stager = no_stager>
-[[nodiscard]] auto make_trainer(training_layout layout, MakeLayer&& make_layer, const layer_shapes& shape_after,
+[[nodiscard]] auto make_trainer(const training_layout& layout, MakeLayer&& make_layer, const layer_shapes& shape_after,
                                 Communicator comm, Optimizer optimizer, trainer_options options = {}, Backend backend = {},
                                 Stager stager = {}) {
   // What is wrong with the tensor or the communicator is told here, once.
@@ -52,7 +52,7 @@ template <class Tensor, class MakeLayer, class Communicator, class Optimizer, de
         return std::type_identity<std::remove_cvref_t<decltype(make_layer(0))>>{};
     }())::type;
     return pipeline_trainer<Tensor, made, Communicator, Optimizer, Backend, Stager>(
-        std::move(layout), make_layer, shape_after, std::move(comm), std::move(optimizer), std::move(options), std::move(backend),
+        layout, make_layer, shape_after, std::move(comm), std::move(optimizer), std::move(options), std::move(backend),
         std::move(stager));
   }
 }

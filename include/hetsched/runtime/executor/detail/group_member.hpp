@@ -23,8 +23,8 @@ struct group_member {
 [[nodiscard]] group_member find_group(const schedule& order, const pipeline_groups& groups, int rank, int ranks, int first_rank);
 
 /// What a rank's stages take and make: shapes by their numbers among `made`, which grows.
-/// Throws: input_error for layouts that do not fit the groups, transfers that cannot be run, and two layouts of a tensor that
-/// stays.
+/// Throws: input_error for layouts of these that do not fit the groups, transfers that cannot be run, and two layouts of a
+/// tensor that stays.
 /// Requires: a sound schedule and a boundary for each two stages and direction.
 [[nodiscard]] stage_shapes shapes_of_stages(const schedule& order, const pipeline_groups& groups, const group_member& me,
                                             std::vector<tensor_shape>& made);

@@ -58,6 +58,7 @@ HETSCHED_INLINE stage_shapes shapes_of_stages(const schedule& order, const pipel
     for (int s = 0; s + 1 < order.stages; ++s) {
       const auto& b = at(groups.boundaries, c * (order.stages - 1) + s);
       const int from = order.rank(c, s), to = order.rank(c, s + 1);
+      if (from != me.group && to != me.group) continue;
       if (b.from.device_count() != at(groups.devices, from) || b.to.device_count() != at(groups.devices, to) ||
           b.gradient_from().device_count() != b.from.device_count() || b.gradient_to().device_count() != b.to.device_count())
         throw input_error("the layouts behind stage " + std::to_string(s) + " are for " + std::to_string(b.from.device_count()) +

@@ -13,6 +13,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/detail/rank_program.hpp>
+#include <hetsched/runtime/executor/detail/runnable.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
@@ -42,14 +43,13 @@ struct issuing {
                                                   stage_shapes shapes);
 
 /// What a rank of a schedule does over a communicator: in an issue order where that is an ordered_plane.
-/// Requires: order comes from runnable().
 /// Throws: as compile_in_issue_order.
 template <class Communicator>
-[[nodiscard]] rank_program program_for(const schedule& order, int rank, send_semantics semantics, [[maybe_unused]] bool calls,
-                                       stage_shapes shapes) {
+[[nodiscard]] rank_program program_for(const indexed_schedule& order, int rank, send_semantics semantics,
+                                       [[maybe_unused]] bool calls, stage_shapes shapes) {
   if constexpr (ordered_plane<Communicator>) {
     const issuing how{.mixed = partly_ordered<Communicator>, .calls = calls, .has_turns = calling_plane<Communicator>};
-    return compile_in_issue_order(order, rank, semantics, how, std::move(shapes));
+    return compile_in_issue_order(order.order(), rank, semantics, how, std::move(shapes));
   } else {
     return compile_rank(order, rank, semantics, std::move(shapes));
   }

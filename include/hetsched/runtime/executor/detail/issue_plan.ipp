@@ -13,6 +13,7 @@
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/detail/issue_plan.hpp>
 #include <hetsched/runtime/executor/detail/rank_program.hpp>
+#include <hetsched/runtime/executor/detail/runnable.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/action_text.hpp>
@@ -147,7 +148,7 @@ HETSCHED_INLINE rank_program compile_in_issue_order(const schedule& order, int r
   auto found = find_issue_order(order);
   if (!found.cycles.empty())
     throw input_error("there is no order in which all ranks can issue their communication: " + found.cycles.front());
-  const auto issued = with_issue_lanes(order, group_relays(order, group_exchanges(order, std::move(found.order))));
+  const indexed_schedule issued(with_issue_lanes(order, group_relays(order, group_exchanges(order, std::move(found.order)))));
   auto program = compile_rank(issued, rank, semantics, std::move(shapes));
   const auto [first, last] = program.lanes.back();
   for (std::size_t k = first; k < last; ++k) {

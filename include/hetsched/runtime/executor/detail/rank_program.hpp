@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <hetsched/runtime/communicator/communicator.hpp>
+#include <hetsched/runtime/executor/detail/runnable.hpp>
 #include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
@@ -58,8 +59,8 @@ struct rank_program {
 [[nodiscard]] std::vector<int> stage_ends(const rank_program& p);
 
 /// The program of a rank of the schedule.
-/// Requires: order comes from runnable().
-[[nodiscard]] rank_program compile_rank(const schedule& order, int rank, send_semantics semantics, stage_shapes shapes);
+/// Complexity: O(stages + actions of the rank and of those that send to it).
+[[nodiscard]] rank_program compile_rank(const indexed_schedule& order, int rank, send_semantics semantics, stage_shapes shapes);
 
 }  // namespace hetsched::detail
 

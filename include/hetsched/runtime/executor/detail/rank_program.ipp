@@ -11,6 +11,7 @@
 #include <hetsched/core/index.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/executor/detail/rank_program.hpp>
+#include <hetsched/runtime/executor/detail/runnable.hpp>
 #include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
@@ -35,9 +36,13 @@ HETSCHED_INLINE std::vector<int> stage_ends(const rank_program& p) {
 
 class rank_compiler {
  public:
-  /// Requires: order comes from runnable().
-  rank_compiler(const schedule& order, int rank, send_semantics semantics, stage_shapes shapes)
-      : order_(order), rank_(rank), semantics_(semantics), forward_only_(is_forward_only(order)), shapes_(std::move(shapes)) {}
+  rank_compiler(const indexed_schedule& indexed, int rank, send_semantics semantics, stage_shapes shapes)
+      : indexed_(indexed),
+        order_(indexed.order()),
+        rank_(rank),
+        semantics_(semantics),
+        forward_only_(indexed.forward_only()),
+        shapes_(std::move(shapes)) {}
 
   [[nodiscard]] rank_program compile() {
     program_.copies = stages_of_rank(order_, rank_);
@@ -66,36 +71,47 @@ class rank_compiler {
           edge_of_[edge_key(gradient, c, s)] = static_cast<int>(program_.edges.size());
           program_.edges.push_back({.where = e, .microbatches = {}, .place = std::vector<int>(as_size(order_.microbatches), -1)});
         }
-    for (const auto& l : order_.lanes)
-      for (const auto& a : l.actions) {
-        const bool send = is_send(a.kind) || is_network(a.kind);
-        if (!send && !makes_tensor(a.kind)) continue;
-        const bool gradient = traits_of(a.kind).payload == action_payload::gradient;
-        const int to = next_stage(a);
-        if (to < 0 || to == order_.stages) continue;
-        if (!send && order_.rank(a.direction, to) != l.rank) continue;  // listed by its send
-        const int e = edge_of_[edge_key(gradient, a.direction, a.stage)];
-        if (e < 0) continue;
-        auto& crossed = at(program_.edges, e);
-        at(crossed.place, a.microbatch) = static_cast<int>(crossed.microbatches.size());
-        crossed.microbatches.push_back(a.microbatch);
-      }
+    std::vector<int> senders;
+    for (const auto& e : program_.edges) senders.push_back(e.where.from);
+    std::sort(senders.begin(), senders.end());
+    senders.erase(std::unique(senders.begin(), senders.end()), senders.end());
+    for (const int sender : senders)
+      for (const auto lane : indexed_.lanes_of(sender))
+        for (const auto& a : order_.lanes[lane].actions) list_sent(sender, a);
+  }
+  void list_sent(int sender, const action& a) {
+    const bool send = is_send(a.kind) || is_network(a.kind);
+    if (!send && !makes_tensor(a.kind)) return;
+    const bool gradient = traits_of(a.kind).payload == action_payload::gradient;
+    const int to = next_stage(a);
+    if (to < 0 || to == order_.stages) return;
+    if (!send && order_.rank(a.direction, to) != sender) return;  // listed by its send
+    const int e = edge_of_[edge_key(gradient, a.direction, a.stage)];
+    if (e < 0) return;
+    auto& crossed = at(program_.edges, e);
+    at(crossed.place, a.microbatch) = static_cast<int>(crossed.microbatches.size());
+    crossed.microbatches.push_back(a.microbatch);
   }
 
   void make_ops() {
-    const action_index index(order_);
-    std::vector<int> number(as_size(index.size()), -1);  // of this rank's actions
-    int ops = 0;
-    for (std::size_t l = 0; l < order_.lanes.size(); ++l)
-      for (std::size_t k = 0; k < order_.lanes[l].actions.size() && order_.lanes[l].rank == rank_; ++k)
-        number[as_size(index.lane_first[l]) + k] = ops++;
+    const action_index& index = indexed_.index();
+    const auto lanes = indexed_.lanes_of(rank_);
+    // Of this rank's actions, which are ops in the order of their lanes.
+    const auto op_of = [&](int n) {
+      std::size_t before = 0;
+      for (const auto l : lanes) {
+        if (n >= index.lane_first[l] && n < index.lane_first[l + 1]) return static_cast<int>(before) + n - index.lane_first[l];
+        before += order_.lanes[l].actions.size();
+      }
+      return -1;
+    };
     const auto action_of = [&](int n) {
       const auto l =
           as_size(std::upper_bound(index.lane_first.begin(), index.lane_first.end(), n) - index.lane_first.begin()) - 1;
       return at(order_.lanes[l].actions, n - index.lane_first[l]);
     };
-    for (const auto& l : order_.lanes) {
-      if (l.rank != rank_) continue;
+    for (const auto lane : lanes) {
+      const auto& l = order_.lanes[lane];
       const std::size_t first = program_.ops.size();
       for (const auto& a : l.actions) {
         rank_op op{.what = a};
@@ -104,7 +120,7 @@ class rank_compiler {
         set_edges(op);
         op.needs = program_.needs.size();
         const auto need = [&](int n) {
-          if (n >= 0 && at(number, n) >= 0) program_.needs.push_back(as_size(at(number, n)));
+          if (const int k = op_of(n); k >= 0) program_.needs.push_back(as_size(k));
         };
         if (!is_parameter(a.kind) || a.kind == action_kind::reduce_gradients) for_each_need(order_, index, a, need);
         if (a.kind == action_kind::reduce_gradients && order_.directions == 2 && order_.rank(1 - a.direction, a.stage) == rank_) {
@@ -291,6 +307,7 @@ class rank_compiler {
     }
   }
 
+  const indexed_schedule& indexed_;
   const schedule& order_;
   int rank_;
   send_semantics semantics_;
@@ -300,7 +317,8 @@ class rank_compiler {
   std::vector<int> edge_of_;  ///< by edge_key
 };
 
-HETSCHED_INLINE rank_program compile_rank(const schedule& order, int rank, send_semantics semantics, stage_shapes shapes) {
+HETSCHED_INLINE rank_program compile_rank(const indexed_schedule& order, int rank, send_semantics semantics,
+                                          stage_shapes shapes) {
   return rank_compiler(order, rank, semantics, std::move(shapes)).compile();
 }
 

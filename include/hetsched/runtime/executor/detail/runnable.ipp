@@ -2,15 +2,22 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/runtime/communicator/shared_values.hpp>
 #include <hetsched/runtime/executor/detail/runnable.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/check/check.hpp>
+#include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/posting.hpp>
 #include <hetsched/schedule/send_semantics.hpp>
@@ -60,6 +67,31 @@ HETSCHED_INLINE schedule runnable(const schedule& given, send_semantics semantic
     require(result);
   }
   return result;
+}
+
+HETSCHED_INLINE indexed_schedule::indexed_schedule(schedule order)
+    : order_(std::move(order)), index_(order_), forward_only_(is_forward_only(order_)) {
+  first_lane_.assign(as_size(order_.ranks) + 1, 0);
+  for (const auto& l : order_.lanes) ++first_lane_[as_size(l.rank) + 1];
+  for (std::size_t r = 0; r + 1 < first_lane_.size(); ++r) first_lane_[r + 1] += first_lane_[r];
+  auto next = first_lane_;
+  lanes_.resize(order_.lanes.size());
+  for (std::size_t l = 0; l < order_.lanes.size(); ++l) lanes_[next[as_size(order_.lanes[l].rank)]++] = l;
+}
+
+HETSCHED_INLINE std::span<const std::size_t> indexed_schedule::lanes_of(int rank) const {
+  const auto r = as_size(rank);
+  return std::span(lanes_).subspan(first_lane_[r], first_lane_[r + 1] - first_lane_[r]);
+}
+
+HETSCHED_INLINE std::shared_ptr<const common_schedule> find_common(shared_values* values, const schedule& given,
+                                                                   send_semantics semantics) {
+  return find_or_make<common_schedule>(
+      values, [&](const common_schedule& one) { return one.semantics == semantics && one.given == given; },
+      [&] {
+        return std::shared_ptr<const common_schedule>(
+            new common_schedule{given, semantics, indexed_schedule(runnable(given, semantics))});
+      });
 }
 
 }  // namespace hetsched::detail

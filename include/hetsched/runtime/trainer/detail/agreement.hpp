@@ -43,9 +43,9 @@ inline constexpr std::array<std::string_view, 10> training_aspects{
     "configuration",          "element type"};
 
 /// What has to be the same on all ranks of a training. has_factor: the optimizer scales gradients, so that norms are of those
-/// before it. element: of tensors.
+/// before it. of_layout: common_layout's. element: of tensors.
 template <class Optimizer>
-[[nodiscard]] std::vector<double> digests_of_training(const training_layout& layout, const Optimizer& o, bool has_factor,
+[[nodiscard]] std::vector<double> digests_of_training(const std::array<double, 3>& of_layout, const Optimizer& o, bool has_factor,
                                                       const trainer_options& options, std::string_view element) {
   digest of_optimizer, of_ties, of_options, of_shards;
   of_optimizer.add(o.name()).add(std::int64_t{has_factor});
@@ -60,9 +60,9 @@ template <class Optimizer>
       .add(static_cast<std::int64_t>(options.bucket_bytes))
       .add(static_cast<std::int64_t>(options.joint_bytes))
       .add(std::int64_t{options.sums_in_order});
-  return {digest_of_ranks(layout).number(),
-          digest_of_stages(layout).number(),
-          digest_of_schedules(layout).number(),
+  return {of_layout[0],
+          of_layout[1],
+          of_layout[2],
           of_optimizer.number(),
           of_ties.number(),
           of_options.number(),

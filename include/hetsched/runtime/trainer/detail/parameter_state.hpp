@@ -105,7 +105,7 @@ template <class Optimizer>
 /// What pipeline_trainer::state() returns on rank `me`. `exchange`: of gradients, with the parts of sharded parameters that this
 /// rank keeps, whose state is owned_state. `seen`: (Tensor&) -> Tensor&, in host memory.
 template <class Tensor, class Optimizer, class Exchange, class Seen>
-[[nodiscard]] std::vector<state_slice> state_of_training(const std::vector<model_parameter>& model,
+[[nodiscard]] std::vector<state_slice> state_of_training(std::span<const model_parameter> model,
                                                          std::span<held_parameter<Tensor>> parameters, Optimizer& optimizer,
                                                          Exchange& exchange, std::vector<std::vector<Tensor>>& owned_state,
                                                          int me, bool owned_only, Seen&& seen) {
@@ -157,7 +157,7 @@ template <class Tensor, class Optimizer, class Exchange, class Seen>
 /// Adds, without elements, the tensors of the model that this rank has nothing of. `states`: the optimizer's, by their names in
 /// slices; `buffers`: the shapes of all layers'.
 template <class Tensor>
-void add_held_elsewhere(std::vector<state_slice>& slices, const std::vector<model_parameter>& model,
+void add_held_elsewhere(std::vector<state_slice>& slices, std::span<const model_parameter> model,
                         const std::vector<std::string>& states, const std::vector<std::vector<tensor_shape>>& buffers) {
   std::set<std::pair<int, std::string>> listed;
   for (const auto& s : slices) listed.emplace(s.layer, s.name);
