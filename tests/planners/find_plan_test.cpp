@@ -500,6 +500,22 @@ TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks,
   request.sends_go_on = [&](int, double) { return ++asked < 1; };
   CHECK(sent_s(*find_plan(hardware, costs, request)) <= sent_s(*beside) * (1 + 1e-9));
   CHECK(asked == 1);
+  // What a plan loses where devices are faster or slower is told with these sends, too.
+  auto doubted = request;
+  doubted.sends_go_on = {};
+  doubted.device_bias = 0.2;
+  doubted.costs_on = [&](const cluster& turned) -> costs_by_size { return training_costs(turned, model, options); };
+  const auto unbiased = find_unbiased_plan(hardware, doubted, planner_named("interop_dp"));
+  REQUIRE(unbiased);
+  double worst_s = 0;
+  for (const auto& c : speed_cases(hardware, 0.2)) {
+    const auto judged = evaluate(c.hardware, training_costs(c.hardware, model, options), unbiased->plan);
+    REQUIRE(judged);
+    worst_s = std::max(worst_s, iteration_under(*judged, sends_under(judged->plan, send_mode::blocking)));
+  }
+  CHECK(unbiased->worst_s == doctest::Approx(worst_s).epsilon(1e-9));
+  CHECK(unbiased->worst_s > 1.02 * unbiased->plan.predicted.iteration_s);
+  CHECK(unbiased->worst_loss <= unbiased->fastest_loss + 1e-12);
   // Money and published searches know nothing of sends.
   request.how.published = true;
   CHECK(find_plan(hardware, costs, request)->pipelines == beside->pipelines);
