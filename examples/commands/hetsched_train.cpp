@@ -401,8 +401,7 @@ int main(int argc, char** argv) {
   app.add_flag("--graphs", given.graphs,
                "on GPUs: stages' work is captured in CUDA graphs, and launched as such from the third time on");
   app.add_flag("--nccl", given.nccl, "on GPUs of several processes: tensors go over NCCL, not by way of the hosts");
-  app.add_flag("--cuda-ipc", given.cuda_ipc,
-               "on GPUs of several processes of a host: what is between stages goes from GPU to GPU, without NCCL");
+  app.add_flag("--cuda-ipc", given.cuda_ipc, "between GPUs of processes of a host: activations by CUDA IPC, without NCCL");
   app.add_flag("--sums-in-order", given.sums_in_order, "with --nccl: gradients are added in the order of hosts, to the last bit");
   app.add_option("--replan-every", given.replan_every,
                  "steps after which the order of work is solved again, for what they took; 0: never")
