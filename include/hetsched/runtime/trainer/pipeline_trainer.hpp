@@ -282,6 +282,7 @@ class pipeline_trainer {
   /// What this rank's layers took in the last step, of several passes in the last, in the order of layers(): the means over the
   /// microbatches. Empty where layers only enqueue their work.
   [[nodiscard]] const std::vector<layer_time>& layer_times() const { return layer_times_; }
+  /// Valid until reschedule() or move_layers(), as is pipeline().
   [[nodiscard]] const training_layout& layout() const { return common_->layout; }
   /// The pipeline that this rank works in.
   [[nodiscard]] const pipeline_layout& pipeline() const { return layout().pipelines[pipeline_]; }
