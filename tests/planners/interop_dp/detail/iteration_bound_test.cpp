@@ -161,7 +161,8 @@ TEST_CASE("a linear program of columns, by hand") {
 }
 
 TEST_CASE("a stage that may hold few microbatches stands idle until the first backward and from the last forward on, by hand") {
-  // Each is away for 6 s. Holding two of ten: one more forward of 1 s before the first backward, one of 2 s after the last forward.
+  // Each is away for 6 s. Holding two of ten: one more forward of 1 s before the first backward, one of 2 s after the last
+  // forward.
   CHECK(least_idle(6, 1, 2, 2, 10) == doctest::Approx(5 + 4));
   CHECK(least_idle(6, 1, 2, 5, 10) == doctest::Approx(2));
   CHECK(least_idle(6, 1, 2, 7, 10) == 0);
