@@ -160,6 +160,18 @@ TEST_CASE("a linear program of columns, by hand") {
   CHECK(units == doctest::Approx(10));
 }
 
+TEST_CASE("a stage that may hold few microbatches stands idle until the first backward and from the last forward on, by hand") {
+  // Each is away for 6 s. Holding two of ten: one more forward of 1 s before the first backward, one of 2 s after the last
+  // forward.
+  CHECK(least_idle(6, 1, 2, 2, 10) == doctest::Approx(5 + 4));
+  CHECK(least_idle(6, 1, 2, 5, 10) == doctest::Approx(2));
+  CHECK(least_idle(6, 1, 2, 7, 10) == 0);
+  // All three may be held: the two waits may be one.
+  CHECK(least_idle(6, 1, 2, 3, 3) == doctest::Approx(4));
+  CHECK(most_held({.fixed = 10, .each = 20}, 50) == 2);
+  CHECK(most_held({.fixed = 10, .each = 0}, 50) == infinity);
+}
+
 TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; it is near where stages are alike") {
   random_source random(2026);
   int judged = 0, close = 0, ordered = 0, pairs = 0;

@@ -84,7 +84,7 @@ class iteration_bound {
     known -= shared_;
     reached -= shared_;
     enough -= shared_;
-    const auto last = programs_ + most_programs, last_look = looked_at_ + (table_.additive() ? most_looks : most_looks / 50);
+    const auto last = programs_ + most_programs, last_look = looked_at_ + (table_.additive() ? most_looks : most_looks / 75);
     const auto may_go_on = [&] { return programs_ < last && looked_at_ < last_look && go_on(); };
     std::int64_t last_of_test = 0;  // no time within which there is a plan takes all
     auto ask = [&] { return programs_ < last_of_test && may_go_on(); };
@@ -132,7 +132,7 @@ class iteration_bound {
     if (reductions_ && microbatches < 2) return true;
     microbatches_ = microbatches;
     pool_.clear();
-    const auto last = programs_ + most_programs, last_look = looked_at_ + most_looks / 10;
+    const auto last = programs_ + most_programs, last_look = looked_at_ + most_looks / 15;
     auto ask = [&] { return programs_ < last && looked_at_ < last_look && go_on(); };
     return seconds > shared_ && !within(seconds - shared_, ask);
   }
@@ -166,8 +166,8 @@ class iteration_bound {
   static constexpr float unknown = -1;
   static constexpr int most_zones = 12, most_rounds = 60, most_kinds = 72, most_steps = 600;
   static constexpr std::size_t most_recent = 200;
-  static constexpr std::int64_t most_looks = 100'000'000;  // at ways to run a stage
-  static constexpr double narrow = 1.5;                    // ratio of a range of ways there and back
+  static constexpr std::int64_t most_looks = 150'000'000;  // at ways to run a stage
+  static constexpr double narrow = 1.3;                    // ratio of a range of ways there and back
   static constexpr double safely = 1 - 1e-7;
   static constexpr double unlike = 1e-6;  // of a reduction of all layers
 
@@ -228,8 +228,9 @@ class iteration_bound {
       for (std::size_t q = 0; q < problem_.placements.size(); ++q) {
         const int p = static_cast<int>(q);
         const auto x = table_.memory(p, a, a + 1), y = table_.memory(p, b, b + 1);
-        if (!close(table_.time(p, a, a + 1), table_.time(p, b, b + 1)) || !close(x.fixed, y.fixed) || !close(x.each, y.each) ||
-            !close(table_.temporary(p, a, a + 1), table_.temporary(p, b, b + 1)) ||
+        if (!close(table_.time(p, a, a + 1), table_.time(p, b, b + 1)) ||
+            !close(table_.forward(p, a, a + 1), table_.forward(p, b, b + 1)) || !close(x.fixed, y.fixed) ||
+            !close(x.each, y.each) || !close(table_.temporary(p, a, a + 1), table_.temporary(p, b, b + 1)) ||
             !close(table_.updates()(p, a, a + 1), table_.updates()(p, b, b + 1)) || !reduced_alike(p, a, b))
           return false;
       }
@@ -305,11 +306,12 @@ class iteration_bound {
       for (const auto& p : pool_)
         if (p.seconds <= seconds) given.items.push_back({static_cast<double>(p.microbatches), p.devices});
       const auto solved = solve_relaxed(given);
-      if (solved.value >= wanted * (1 - 1e-6)) return true;
-      // Halfway to the prices of what is known: they jump.
+      // To show that a set falls short by less takes many programs more.
+      if (solved.value >= wanted * (1 - 0.003)) return true;
+      // Most of the way to the prices of what is known: they jump.
       for (std::size_t k = 0; k < kinds; ++k) {
         const double target = solved.prices[k] * wanted / solved.value;
-        rents[k] = round < 2 ? target : 0.4 * rents[k] + 0.6 * target;
+        rents[k] = round < 2 ? target : 0.2 * rents[k] + 0.8 * target;
       }
     }
     return true;
@@ -557,7 +559,20 @@ class iteration_bound {
     const double behind = std::max(t, now.fastest - latest);
     const double in_flight = std::max(1.0, std::ceil(m * behind / (now.seconds - begin) * safely));
     const auto held = table_.memory(p, layers.first, layers.last);
-    return held.at(std::min(in_flight, m)) <= at(problem_.placements, p).room + 16;
+    const double room = at(problem_.placements, p).room;
+    if (held.at(std::min(in_flight, m)) > room + 16) return false;
+    const double most = most_held(held, room), all = t / safely;
+    if (!(most < m)) return true;
+    const double forward = std::min(all, table_.forward(p, layers.first, layers.last) / safely),
+                 backward = all / safely - forward;
+    // The later it begins, the less is behind it: between these begins, the end moves evenly.
+    const double none_behind = now.fastest - all;
+    for (const double where :
+         {begin, latest, none_behind - (most - 1) * forward, none_behind - (most - 1) * backward, none_behind}) {
+      const double from = std::clamp(where, begin, std::max(begin, latest));
+      if (from + m * t + least_idle(none_behind - from, forward, backward, most, m) <= now.seconds) return true;
+    }
+    return false;
   }
 
   // What a microbatch takes through all layers and back at the least, by stages of at most seconds / m each.
@@ -609,7 +624,7 @@ class iteration_bound {
 [[nodiscard]] inline double least_iteration(const interop_problem& problem, const stage_prices& table, const cluster& hardware,
                                             const any_cost_model& costs, int microbatches, double reached, double gap,
                                             function_ref<bool()> go_on, double enough, iteration_bound::reductions between = {}) {
-  constexpr std::int64_t most_programs = 1500, of_sets = 2200;
+  constexpr std::int64_t most_programs = 1500, of_sets = 3000;
   const double work = work_bound(problem, table, microbatches);
   iteration_bound one(problem, table, hardware, costs);
   double least = one.bound(microbatches, work, reached, gap, most_programs, go_on, enough);

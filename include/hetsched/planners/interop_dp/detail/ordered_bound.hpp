@@ -17,6 +17,21 @@
 
 namespace hetsched::detail {
 
+/// Seconds for which a stage stands idle at the least while it does `microbatches`, of which it may hold no more than `held` at
+/// once: before its first backward it has done no more forwards than that, and after its last forward no more backwards are left.
+/// Each microbatch is away for `behind` seconds between the two.
+[[nodiscard]] inline double least_idle(double behind, double forward, double backward, double held, double microbatches) {
+  const double others = std::min(held, microbatches) - 1;
+  double idle = std::max(0.0, behind - others * forward);
+  if (held < microbatches) idle += std::max(0.0, behind - others * backward);
+  return idle;
+}
+
+/// How many microbatches a stage of these bytes may hold.
+[[nodiscard]] inline double most_held(const stage_bytes& bytes, double room) {
+  return bytes.each > 0 ? std::max(1.0, std::floor((room + 16 - bytes.fixed) / bytes.each)) : infinity;
+}
+
 /// Bounds the iteration of one pipeline as iteration_bound does, T >= L_s + M t_s and by memory, with whole stages in an order of
 /// their own: for a given T, a shortest way for the first microbatch through stages of which each ends by T. A state is how many
 /// layers are done, on how many devices of each subcluster, and of what kind the last stage is; pipelines may come back to a
@@ -321,7 +336,11 @@ class ordered_bound {
         if (t > longest || there >= known || there + behind_it > seconds) continue;
         if (work_[layers_] - work_[as_size(last)] > idle * (seconds - there) / m * (1 + tolerance::sums)) continue;
         const double in_flight = std::max(1.0, std::ceil(m * (t + behind_it) / (seconds - begin) * safely));
-        if (table_.memory(p, first, last).at(std::min(in_flight, m)) > placed.room + 16) continue;
+        const auto bytes = table_.memory(p, first, last);
+        if (bytes.at(std::min(in_flight, m)) > placed.room + 16) continue;
+        const double held = most_held(bytes, placed.room), forward = table_.forward(p, first, last) / safely;
+        if (held < m && begin + m * t + least_idle(behind_it, forward, t / (safely * safely) - forward, held, m) > seconds)
+          continue;
         if (!updates_.empty() && !ends_in_time(o, first, last, seconds, begin, t)) continue;
         known = there;
       }
