@@ -177,6 +177,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
     if (progress.due() || !at.schedule.empty()) show(progress, objective, at);
   };
   request.go_on = [&] { return in_time(given, progress); };
+  if (given.time_budget_s > 0) request.spent = [&] { return progress.elapsed_s() / given.time_budget_s; };
   request.wait_for_first = [] { return !interrupted(); };
   if (given.threads > 1) request.parallel = thread_executor(given.threads);
   return request;
