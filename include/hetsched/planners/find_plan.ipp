@@ -291,19 +291,23 @@ class plan_finder {
     };
     // First looks tell the sizes apart; where they become worse and worse, larger ones hardly help.
     double best_s = infinity;
-    int worse = 0;
+    int worse = 0, looks = 0;
     const double looked = request_.spent() + 0.25;
     for (const int size : sizes()) {
       if (request_.spent() > looked || worse == 2 || !go_on()) break;
       auto problem = problem_of(request_, size);
       problem.progress = [](const search_progress&) { return false; };
       auto& book = books.try_emplace(size, hardware_, costs_(size)).first->second;
-      keep(size, hexiscale(book, problem, groups));
       keep(size, interop_dp(book, problem, one));
+      keep(size, hexiscale(book, problem, groups));
+      ++looks;
       const double own_s = met.contains(size) ? met[size] : infinity;
       worse = own_s > hardly * best_s ? worse + 1 : 0;
       best_s = std::min(best_s, own_s);
     }
+    // With so little time that few sizes are known, the search looks at the others.
+    constexpr int few = 3;
+    if (looks < few && request_.spent() > looked) return;
     for (const auto& [share, search] : turns) {
       const double end = request_.spent() + share * all;
       for (const int size : sizes_to_begin_with(met)) {
