@@ -248,6 +248,40 @@ TEST_CASE("go_on ends a search with the best plan so far, or says that there is 
   }
 }
 
+TEST_CASE("where the budget is told, the default planner begins with turns of others, and is ahead of itself without them") {
+  cluster hardware;
+  const char* const kinds[] = {"V100-SXM2-32GB", "A100-SXM4-40GB", "T4"};
+  for (int k = 0; k < 3; ++k) {
+    hardware.subclusters.push_back({kinds[k], *find_device(kinds[k]), 3, 4, {5e-6, 30e9}, {10e-6, 25e9 / 8}});
+    for (int a = 0; a < k; ++a) hardware.links.push_back({.a = a, .b = k, .link = {50e-6, 10e9 / 8}});
+  }
+  const auto layers = make_chain(gpt({.layers = 12, .hidden = 2048, .heads = 16, .vocab = 32000, .sequence = 1024}));
+  const auto costs = [&](int size) { return analytic_cost_model(hardware, layers, {.microbatch_size = size}); };
+  // Time is how often the search has asked for it.
+  const auto within = [&](double times, bool told) {
+    double asked = 0;
+    plan_request request{.global_batch = 64};
+    request.go_on = [&] { return ++asked < times; };
+    if (told) request.spent = [&] { return ++asked / times; };
+    return find_plan(hardware, costs, request);
+  };
+  constexpr double times = 16000;
+  const auto before = within(times, false), now = within(times, true);
+  REQUIRE(before);
+  REQUIRE(now);
+  CHECK(objective_of(*now) < 0.97 * objective_of(*before));
+  CHECK(now->planner == "parallel_pipelines");
+  CHECK(sample_count(*now) == 64);
+  REQUIRE(now->evidence);
+  CHECK(now->evidence->objective_bound <= objective_of(*now));
+  CHECK_FALSE(now->evidence->complete);
+  const auto judged = evaluate(hardware, costs, *now);
+  REQUIRE(judged);
+  CHECK(judged->shortage.empty());
+  CHECK(objective_of(judged->plan) == doctest::Approx(objective_of(*now)));
+  CHECK(within(times, true)->pipelines == now->pipelines);
+}
+
 TEST_CASE("what is asked for is checked") {
   const auto hardware = two_kinds();
   const auto costs = costs_on(hardware);

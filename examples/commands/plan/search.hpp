@@ -186,6 +186,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
     if (progress.due()) progress.show(0, "sends: " + std::to_string(looked_at) + " plans, best " + format_seconds(best_s));
     return in_time(given, progress);
   };
+  if (given.time_budget_s > 0) request.spent = [&, share] { return progress.elapsed_s() / (share * given.time_budget_s); };
   request.wait_for_first = [] { return !interrupted(); };
   if (given.threads > 1) request.parallel = thread_executor(given.threads);
   return request;

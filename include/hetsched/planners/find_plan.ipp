@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
@@ -26,6 +27,9 @@
 #include <hetsched/planners/baselines.hpp>
 #include <hetsched/planners/find_plan.hpp>
 #include <hetsched/planners/first_plan.hpp>
+#include <hetsched/planners/hetauto.hpp>
+#include <hetsched/planners/hexiscale.hpp>
+#include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/search/frontier.hpp>
 #include <hetsched/search/microbatch.hpp>
@@ -220,13 +224,22 @@ class plan_finder {
   }
 
   [[nodiscard]] outcome<plan> of_many_devices() {
+    if (takes_turns() && go_on()) take_turns();
     auto found = searched();
+    if (begun_ && first_cut_ && !go_on()) {
+      auto patient = request_;
+      patient.go_on = {};
+      keep_begun(first_plan(hardware_, costs_, patient, planner_));
+    }
+    if (begun_) return better_of(std::move(found));
     if (go_on() || (!found && found.why_not().why != refusal::kind::stopped) ||
         (found && found->evidence && found->evidence->complete))
       return found;
     // What was ended early may be worse than what takes no time.
     if (found && request_.target) return found;
-    auto soon = request_.target ? first_within_target() : first_plan(hardware_, costs_, request_, planner_);
+    auto patient = request_;
+    patient.go_on = {};
+    auto soon = request_.target ? first_within_target() : first_plan(hardware_, costs_, patient, planner_);
     if (!found && !soon) return soon;
     if (!soon || (found && objective_of(*found) <= objective_of(*soon))) return found;
     soon->evidence->stopped = true;
@@ -236,6 +249,135 @@ class plan_finder {
     }
     if (request_.met) request_.met(*soon);
     return soon;
+  }
+
+  /// Whether other planners have turns before the search, which comes late to what they find in little time where devices are
+  /// many.
+  [[nodiscard]] bool takes_turns() const {
+    constexpr int few_devices = 16, many_devices = 1024;  // up to few, the search itself begins with the others' plans
+    return request_.spent && planner_.name == planners().front().name && hardware_.device_count() > few_devices &&
+           hardware_.device_count() <= many_devices && schedule_.empty() && request_.objective == plan_objective::iteration &&
+           !(request_.deadline_s < infinity) && !request_.mixed_stages && !request_.use_all_devices && !request_.target;
+  }
+
+  /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far.
+  void take_turns() {
+    const double before = request_.spent();
+    auto hurried = request_;
+    hurried.go_on = [&] { return request_.spent() < before + 0.25 && go_on(); };
+    keep_begun(first_plan(hardware_, costs_, hurried, planner_));
+    first_cut_ = !hurried.go_on();
+    // Where already that takes a while, the search will not come far, unless devices are so few that its first looks are good.
+    constexpr int well_looked_at = 128;
+    const bool slow = hardware_.device_count() > well_looked_at && request_.spent() - before > 0.01;
+    const double all = slow ? 0.9 : 0.5;
+    const interop_options one{.warmup = request_.how.warmup, .epsilon = request_.how.epsilon, .prove = false};
+    const hetauto_exact_options uniform{.warmup = one.warmup, .epsilon = one.epsilon, .prove = false};
+    const hexiscale_options groups{.seed = request_.how.seed, .warmup = one.warmup, .epsilon = one.epsilon};
+    using searches = std::pair<double, std::function<outcome<plan>(price_book&, const planning_problem&)>>;
+    // hetauto_exact looks at all sets of subclusters.
+    const bool many_sets = hardware_.subclusters.size() > 4;
+    const searches partitions{0.10, [&](auto& book, const auto& problem) { return hexiscale(book, problem, groups); }};
+    const searches alike{many_sets ? 0.35 : 0.55,
+                         [&](auto& book, const auto& problem) { return hetauto_exact(book, problem, uniform); }};
+    const searches rows{many_sets ? 0.55 : 0.35, [&](auto& book, const auto& problem) { return interop_dp(book, problem, one); }};
+    const searches turns[] = {partitions, many_sets ? rows : alike, many_sets ? alike : rows};
+    std::map<int, double> met;  // the least iteration of a size
+    std::map<int, price_book> books;
+    const auto keep = [&](int size, outcome<plan> found) {
+      if (!found) return;
+      auto& least = met.try_emplace(size, infinity).first->second;
+      least = std::min(least, objective_of(*found));
+      keep_begun(std::move(found));
+    };
+    // First looks tell the sizes apart; where they become worse and worse, larger ones hardly help.
+    double best_s = infinity;
+    int worse = 0, looks = 0;
+    const double looked = request_.spent() + 0.25;
+    for (const int size : sizes()) {
+      if (request_.spent() > looked || worse == 2 || !go_on()) break;
+      auto problem = problem_of(request_, size);
+      problem.progress = [](const search_progress&) { return false; };
+      auto& book = books.try_emplace(size, hardware_, costs_(size)).first->second;
+      keep(size, interop_dp(book, problem, one));
+      keep(size, hexiscale(book, problem, groups));
+      ++looks;
+      const double own_s = met.contains(size) ? met[size] : infinity;
+      worse = own_s > hardly * best_s ? worse + 1 : 0;
+      best_s = std::min(best_s, own_s);
+    }
+    // With so little time that few sizes are known, the search looks at the others.
+    constexpr int few = 3;
+    if (looks < few && request_.spent() > looked) return;
+    for (const auto& [share, search] : turns) {
+      const double end = request_.spent() + share * all;
+      for (const int size : sizes_to_begin_with(met)) {
+        auto problem = problem_of(request_, size);
+        problem.go_on = [&, end = end] { return request_.spent() < end && go_on(); };
+        if (begun_) problem.beat = sums_below * objective_of(*begun_);
+        if (!problem.go_on()) break;
+        keep(size, search(books.try_emplace(size, hardware_, costs_(size)).first->second, problem));
+      }
+      if (!go_on()) return;
+    }
+  }
+  static constexpr double sums_below = 1.03;  // of an iteration, by which planners' sums may be above it
+
+  /// The sizes at which the best plan so far, or one that was met, is hardly worse, the best one first. Without a plan: all.
+  [[nodiscard]] std::vector<int> sizes_to_begin_with(std::map<int, double>& met) {
+    std::vector<std::pair<double, int>> order;
+    const auto from = begun_;
+    for (const int size : sizes()) {
+      if (!go_on()) break;
+      auto& least = met.try_emplace(size, infinity).first->second;
+      if (from)
+        if (auto lines = with_microbatch_size(*from, size)) {
+          auto moved = *from;
+          moved.pipelines = *std::move(lines);
+          moved.gradient_sync.clear();
+          auto judged = evaluate(hardware_, costs_, std::move(moved), judging());
+          if (judged && judged->shortage.empty()) {
+            least = std::min(least, objective_of(judged->plan));
+            keep_begun(std::move(judged->plan));
+          }
+        }
+      order.emplace_back(least, size);
+    }
+    std::sort(order.begin(), order.end());
+    std::vector<int> good;
+    for (const auto& [value, size] : order)
+      if (!begun_ || value <= hardly * objective_of(*begun_)) good.push_back(size);
+    return good;
+  }
+  static constexpr double hardly = 1.2;
+
+  /// Those that have costs.
+  [[nodiscard]] std::vector<int> sizes() const {
+    auto all = request_.microbatch_size > 0 ? std::vector{request_.microbatch_size} : microbatch_sizes(request_.global_batch);
+    std::erase_if(all, [&](int size) { return request_.lacks && !request_.lacks(size).empty(); });
+    return all;
+  }
+
+  void keep_begun(outcome<plan> found) {
+    if (!found || (begun_ && objective_of(*begun_) <= objective_of(*found))) return;
+    begun_ = *std::move(found);
+    begun_->planner = planner_.name;
+    begun_->setting = request_.setting;
+    if (request_.met) request_.met(*begun_);
+  }
+
+  /// What the search found, or what it began with, if that is better, with what is known of all plans.
+  [[nodiscard]] outcome<plan> better_of(outcome<plan> found) {
+    if (found && objective_of(*found) <= objective_of(*begun_)) return found;
+    auto best = *std::move(begun_);
+    search_evidence told;
+    if (found && found->evidence) told = *found->evidence;
+    told.objective_value = objective_of(best);
+    told.objective_bound = std::min(told.objective_bound, told.objective_value);
+    told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
+    told.stopped = !go_on();
+    best.evidence = std::move(told);
+    return best;
   }
 
   [[nodiscard]] outcome<plan> searched() {
@@ -306,7 +448,9 @@ class plan_finder {
     // Plans of other choices are no start for a target's, nor are those whose layers it sees joined.
     if (const auto& t = request_.target; !t || !leaves_choices(*t)) {
       if (const auto known = first_look_.find(size); known != first_look_.end()) choice.known = known->second;
-      if (asked.best) choice.similar = with_microbatch_size(*asked.best, size).value_or(std::vector<pipeline_plan>{});
+      const auto* best = asked.best;
+      if (begun_ && (!best || objective_of(*begun_) < objective_of(*best))) best = &*begun_;
+      if (best) choice.similar = with_microbatch_size(*best, size).value_or(std::vector<pipeline_plan>{});
     }
     const auto how = judging();
     const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
@@ -498,6 +642,8 @@ class plan_finder {
   std::map<int, refusal> refusals_;     // by the planner, of each size the last one
   std::map<int, outcome<plan>> whole_;  // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look_;
+  std::optional<plan> begun_;  // the best of the turns of other planners
+  bool first_cut_ = false;     // whether the first plan had too little time among them
   bool hurry_ = true;          // first looks may end without an answer
   std::set<int> copied_;       // sizes for which pipelines cut alike were searched
   std::vector<int> given_up_;  // sizes where one has
@@ -631,6 +777,7 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
   const auto cases = speed_cases(hardware, request.device_bias);
   auto one = request;
   one.device_bias = 0;
+  one.spent = {};
   std::vector<plan> plans, met;  // those that searches end with first: of a search that is ended, only the first one may count
   one.met = [&](const plan& p) {
     met.push_back(p);

@@ -15,7 +15,7 @@ namespace hetsched {
 /// in a row helps, those of one subcluster and then those that wide links join to it; and, where its plans may have several
 /// pipelines, the same on more such parts, as many as are best. The default planner also takes what interop_dp and hexiscale find
 /// so. Where that is none, or all devices are to be used, what the planner finds first on all of the cluster, if that is small or
-/// as long as request.wait_for_first says so. The request's go_on and progress are not asked.
+/// as long as request.wait_for_first says so. Where the request's go_on is false, the best so far.
 /// Returns: the plan, evaluated, of the smallest microbatches that there are costs for, with evidence of no bound; else a
 /// refusal.
 /// Throws: as the planner.

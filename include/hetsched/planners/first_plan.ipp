@@ -186,7 +186,6 @@ class first_plan_search {
         parts_(hardware, request.arithmetic),
         makers_{&planner} {
     problem_.progress = [](const search_progress&) { return false; };
-    problem_.go_on = {};
     // Of parts of the batch, on parts of the cluster.
     problem_.objective = plan_objective::iteration;
     problem_.deadline_s = infinity;
@@ -210,6 +209,7 @@ class first_plan_search {
       for (const auto* planner : makers_) {
         // The default planner's own first plans on larger parts are much as those of the others, and take longer.
         if (best && makers_.size() > 1 && planner == &planner_) continue;
+        if (best && hurried()) return *std::move(best);
         keep(best, plan_on({&parts[0], 1}, *planner));
         if (parts.size() > 1 && !planner_.one_pipeline) keep(best, plan_on(parts, *planner));
       }
@@ -219,7 +219,8 @@ class first_plan_search {
     const auto whole = parts_.of(all * (1 - tolerance::sums), 1);
     // A partition of all nodes, unless they are very many.
     for (const auto* planner : makers_)
-      if (planner->name == partition && nodes_in_all() <= most_nodes) keep(best, plan_on(whole, *planner));
+      if (planner->name == partition && nodes_in_all() <= most_nodes && !(best && hurried()))
+        keep(best, plan_on(whole, *planner));
     if (best) return *std::move(best);
     // Else what the planner finds first on all of it.
     problem_.go_on = request_.wait_for_first;
@@ -236,6 +237,8 @@ class first_plan_search {
 
  private:
   [[nodiscard]] static double best_of(const std::optional<plan>& best) { return best ? objective_of(*best) : infinity; }
+  /// Whether the first plan that was found is to do.
+  [[nodiscard]] bool hurried() const { return request_.go_on && !request_.go_on(); }
   void keep(std::optional<plan>& best, std::optional<plan> found) const {
     if (!found || !(objective_of(*found) < best_of(best))) return;
     best = std::move(found);

@@ -76,15 +76,15 @@ namespace detail {
 [[nodiscard]] inline collective_costs collective_prices(const rank_group<>& group, double bytes) {
   const int n = group.ranks();
   if (n == 1) return {};
-  const auto by_largest = [&](collective kind) {
+  const auto by_largest = [&](hetsched::collective kind) {
     return line_through(library_collective_s(kind, group, bytes), library_collective_s(kind, group, bytes * n), n);
   };
-  return {.all_reduce = {library_collective_s(collective::all_reduce, group, bytes), 0},
-          .reduce_scatter = by_largest(collective::reduce_scatter),
-          .padded_gather = by_largest(collective::all_gather),
-          .broadcast_gather = {n * library_collective_s(collective::broadcast, group, bytes / n), 0},
-          .all_to_all = line_through(library_collective_s(collective::all_to_all, group, bytes / n),
-                                     library_collective_s(collective::all_to_all, group, bytes), n)};
+  return {.all_reduce = {library_collective_s(hetsched::collective::all_reduce, group, bytes), 0},
+          .reduce_scatter = by_largest(hetsched::collective::reduce_scatter),
+          .padded_gather = by_largest(hetsched::collective::all_gather),
+          .broadcast_gather = {n * library_collective_s(hetsched::collective::broadcast, group, bytes / n), 0},
+          .all_to_all = line_through(library_collective_s(hetsched::collective::all_to_all, group, bytes / n),
+                                     library_collective_s(hetsched::collective::all_to_all, group, bytes), n)};
 }
 
 }  // namespace detail
