@@ -13,7 +13,7 @@ mkdir -p "$build" "$out"
 # At -O1, which takes two thirds of the time to compile; commands to keep are built as the README says.
 echo "Building the commands (about two minutes); the log is $build/log.txt"
 {
-  cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DHETSCHED_IO=ON -DHETSCHED_VIEWS=ON -DHETSCHED_BUILD_EXAMPLES=ON -DHETSCHED_BUILD_TRAIN=OFF -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF &&
+  cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" -DHETSCHED_IO=ON -DHETSCHED_VIEWS=ON -DHETSCHED_BUILD_EXAMPLES=ON -DHETSCHED_BUILD_TRAIN=OFF -DHETSCHED_BUILD_TESTS=OFF -DHETSCHED_BUILD_BENCH=OFF -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=12 &&
     cmake --build "$build" -j2 --target hetsched-plan sailor-to-profile
 } > "$build/log.txt" 2>&1 || { tail -n 40 "$build/log.txt" >&2; exit 3; }
 

@@ -79,7 +79,7 @@ template <class T, class Alike, class Make>
 }
 
 /// What a rank has gathered last: what it shares with others of its process, or else its own.
-class gathered_numbers {
+class told_numbers {
  public:
   template <class Communicator>
   [[nodiscard]] wait_result gather(Communicator& comm, std::span<const double> mine, deadline_time until) {

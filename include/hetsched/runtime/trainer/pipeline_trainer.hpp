@@ -720,7 +720,7 @@ class pipeline_trainer {
   std::unique_ptr<executor_type> executor_;
   std::unique_ptr<executor_type> evaluator_;  ///< from the first evaluate() on
   std::vector<double> mine_;                  ///< what this rank tells
-  detail::gathered_numbers all_;              ///< what all have told
+  detail::told_numbers all_;                  ///< what all have told
   std::int64_t step_;
   double samples_ = 0;          ///< of a batch; microbatches where they are equally large
   std::int64_t passes_ = 0;     ///< since the last step

@@ -57,8 +57,8 @@ struct common_model {
 /// Throws: agreed_error where ranks' boundaries, or as learn_directory and model_parameters, layers are not alike.
 [[nodiscard]] std::shared_ptr<const common_model> find_common(shared_values* values,
                                                               const std::shared_ptr<const common_layout>& of,
-                                                              const gathered_numbers& told,
-                                                              const std::vector<parameter_tie>& ties, bool shard_optimizer);
+                                                              const told_numbers& told, const std::vector<parameter_tie>& ties,
+                                                              bool shard_optimizer);
 
 }  // namespace hetsched::detail
 

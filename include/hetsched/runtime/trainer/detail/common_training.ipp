@@ -73,8 +73,8 @@ HETSCHED_INLINE std::shared_ptr<const common_boundaries> find_common(shared_valu
 
 HETSCHED_INLINE std::shared_ptr<const common_model> find_common(shared_values* values,
                                                                 const std::shared_ptr<const common_layout>& of,
-                                                                const gathered_numbers& told,
-                                                                const std::vector<parameter_tie>& ties, bool shard_optimizer) {
+                                                                const told_numbers& told, const std::vector<parameter_tie>& ties,
+                                                                bool shard_optimizer) {
   const auto make = [&] {
     const auto& layout = of->layout;
     const auto& all = told.all();
