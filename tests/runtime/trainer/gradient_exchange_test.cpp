@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/printable.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
@@ -477,6 +478,17 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
   CHECK(named(1, {{"w", 0}, {"w", 1}}) == "layer 0, parameter_names(): \"w\" is the name of 0 and of 1");
   CHECK(named(1, {{"w", 2}}) == "layer 0, parameter_names(): found \"w\" of parameter 2, expected one of 2");
   CHECK(named(1, {{"", 0}}) == "layer 0, parameter_names(): found an empty name of parameter 0");
+  const std::string bounds = "\", expected a name in UTF-8 of 1 to 256 bytes without control characters";
+  const auto unfit = [&](const std::string& name) { return named(1, {{"w", 0}, {name, 0}, {"\xc3\xa9", 1}}); };
+  CHECK(unfit(std::string(257, 'a')) == "layer 0, parameter_names(): found \"" + std::string(64, 'a') + bounds);
+  CHECK(unfit("a\nb") == "layer 0, parameter_names(): found \"a\\x0ab" + bounds);
+  // Of bytes that UTF-8 never has, cut short, too long for what it says, half of a pair of UTF-16, and beyond Unicode.
+  for (const std::string name : {"\xff", "\xc3", "\xc3(", "\xe2\x82", "\xc0\xaf", "\xe0\x9f\xbf", "\xed\xa0\x80",
+                                 "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\x80"})
+    CHECK(unfit(name) == "layer 0, parameter_names(): found \"" + printable(name) + bounds);
+  for (const std::string& name : {std::string(256, 'a'), std::string("\xef\xbf\xbd"), std::string("\xed\x9f\xbf"),
+                                  std::string("\xf0\x9f\x98\x80"), std::string("\xf4\x8f\xbf\xbf")})
+    CHECK_FALSE(unfit(name).find("expected a name") != std::string::npos);
 }
 
 TEST_CASE("4 GB of gradients over 8 ranks are 60 calls of collectives, or more than ten thousand sends in order") {

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/printable.hpp>
 #include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/runtime/layout/detail/layer_directory.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
@@ -30,6 +32,28 @@ HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int ra
   return layers;
 }
 
+/// Whether a text is sound UTF-8 (RFC 3629): else documents replace some of it.
+[[nodiscard]] inline bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = [&](std::size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0U; };
+    const unsigned lead = byte(i);
+    const std::size_t more = lead < 0x80                   ? 0
+                             : lead >= 0xc2 && lead < 0xe0 ? 1
+                             : (lead & 0xf0) == 0xe0       ? 2
+                             : lead >= 0xf0 && lead < 0xf5 ? 3
+                                                           : 4;
+    if (more == 4) return false;
+    for (std::size_t k = 1; k <= more; ++k)
+      if ((byte(i + k) & 0xc0) != 0x80) return false;
+    const unsigned second = byte(i + 1);
+    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) || (lead == 0xf0 && second < 0x90) ||
+        (lead == 0xf4 && second > 0x8f))
+      return false;
+    i += more + 1;
+  }
+  return true;
+}
+
 HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char* kind, std::size_t count,
                                 const std::vector<tensor_name>& names) {
   told.push_back(names.empty() ? 0 : 1);
@@ -39,7 +63,12 @@ HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char
   };
   std::vector<std::string> first(count);
   std::map<std::string, int> known;
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20; };
   for (const auto& [name, number] : names) {
+    // As checkpoints read them.
+    if (name.size() > 256 || std::any_of(name.begin(), name.end(), is_control) || !is_utf8(name))
+      refuse("found \"" + printable(name.substr(0, 64)) +
+             "\", expected a name in UTF-8 of 1 to 256 bytes without control characters");
     if (number < 0 || as_size(number) >= count)
       refuse("found \"" + name + "\" of " + kind + " " + std::to_string(number) + ", expected one of " + std::to_string(count));
     if (name.empty()) refuse(std::string("found an empty name of ") + kind + " " + std::to_string(number));
