@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -61,7 +62,7 @@ HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char
   const auto refuse = [&](const std::string& what) {
     throw input_error("layer " + std::to_string(layer) + ", " + kind + "_names(): " + what);
   };
-  std::vector<std::string> first(count);
+  std::vector<std::set<std::string>> own(count);
   std::map<std::string, int> known;
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20; };
   for (const auto& [name, number] : names) {
@@ -74,12 +75,15 @@ HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char
     if (name.empty()) refuse(std::string("found an empty name of ") + kind + " " + std::to_string(number));
     if (const auto other = known.emplace(name, number).first->second; other != number)
       refuse("\"" + name + "\" is the name of " + std::to_string(other) + " and of " + std::to_string(number));
-    if (at(first, number).empty()) at(first, number) = name;
+    at(own, number).insert(name);
   }
   for (std::size_t n = 0; n < count; ++n) {
-    if (first[n].empty()) refuse(std::string(kind) + " " + std::to_string(n) + " has no name");
-    told.push_back(static_cast<double>(first[n].size()));
-    for (const char letter : first[n]) told.push_back(static_cast<unsigned char>(letter));
+    if (own[n].empty()) refuse(std::string(kind) + " " + std::to_string(n) + " has no name");
+    told.push_back(static_cast<double>(own[n].size()));
+    for (const auto& name : own[n]) {
+      told.push_back(static_cast<double>(name.size()));
+      for (const char letter : name) told.push_back(static_cast<unsigned char>(letter));
+    }
   }
 }
 
@@ -89,7 +93,10 @@ HETSCHED_INLINE void name_slices(std::vector<state_slice>& slices, const std::ve
     const auto dot = s.name.rfind('.');
     const auto& own = at(names, s.layer);
     const auto& list = s.name.starts_with("buffer.") ? own.buffers : own.parameters;
-    if (!list.empty()) s.own_name = list[as_size(std::stoi(s.name.substr(dot + 1)))];
+    if (list.empty()) continue;
+    const auto& all = list[as_size(std::stoi(s.name.substr(dot + 1)))];
+    s.own_name = all.front();
+    s.other_names.assign(all.begin() + 1, all.end());
   }
 }
 
@@ -103,11 +110,12 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
     return shape;
   };
   const auto next_names = [](auto& next, std::size_t count) {
-    std::vector<std::string> names;
+    std::vector<std::vector<std::string>> names;
     if (*next++ == 0) return names;
-    for (names.resize(count); auto& name : names)
-      for (double letters = *next++; letters > 0; --letters)
-        name.push_back(static_cast<char>(static_cast<unsigned char>(*next++)));
+    for (names.resize(count); auto& own : names)
+      for (own.resize(static_cast<std::size_t>(*next++)); auto& name : own)
+        for (double letters = *next++; letters > 0; --letters)
+          name.push_back(static_cast<char>(static_cast<unsigned char>(*next++)));
     return names;
   };
   std::vector<layer_names> names(as_size(t.layers));
