@@ -424,13 +424,16 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
                  {{.dimension = 1, .pieces = {first, second}}, {.partial_over_tensor = true}}};
   };
   std::vector<detail::layer_names> own_names;
+  std::size_t tellers = 0;
   const auto learn = [&](const std::function<void(int, layer&)>& change) -> std::string {
     std::vector<std::vector<double>> told;
     try {
       for (int r = 0; r < 4; ++r) {
         auto l = held(r);
         change(r, l);
+        tellers = 0;
         detail::tell_layer<tensor>(told.emplace_back(), 0, l, true, [](tensor& t, auto&& body) { body(t); });
+        tellers = told.size();
       }
       const auto found = detail::learn_directory(layout, told, 0, {});
       CHECK(found.shapes == std::vector<std::vector<tensor_shape>>{{{2, 8}, {1, 3}}});
@@ -484,6 +487,7 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
   const std::string bounds = "\", expected a name in UTF-8 of 1 to 256 bytes without control characters";
   const auto unfit = [&](const std::string& name) { return named(1, {{"w", 0}, {name, 0}, {"\xc3\xa9", 1}}); };
   CHECK(unfit(std::string(257, 'a')) == "layer 0, parameter_names(): found \"" + std::string(64, 'a') + bounds);
+  CHECK(tellers == 4);  // all ranks learn of it, as it is told
   CHECK(unfit("a\nb") == "layer 0, parameter_names(): found \"a\\x0ab" + bounds);
   // Of bytes that UTF-8 never has, cut short, too long for what it says, half of a pair of UTF-16, and beyond Unicode.
   for (const std::string name : {"\xff", "\xc3", "\xc3(", "\xe2\x82", "\xc0\xaf", "\xe0\x9f\xbf", "\xed\xa0\x80",

@@ -104,8 +104,8 @@ struct parameter_directory {
 };
 
 /// Puts together what all ranks have told. `told`: of every rank, of layers_of_rank, in this order, behind `skip` other numbers.
-/// Throws: input_error where holders of a layer, or tied parameters, are not alike. Values are compared where the same slice is
-/// held.
+/// Throws: input_error where holders of a layer, or tied parameters, are not alike, and for names that checkpoints cannot have.
+/// Values are compared where the same slice is held.
 /// Complexity: O(parameters * ranks^2).
 [[nodiscard]] parameter_directory learn_directory(const training_layout& t, const std::vector<std::vector<double>>& told,
                                                   std::size_t skip, const std::vector<parameter_tie>& ties);

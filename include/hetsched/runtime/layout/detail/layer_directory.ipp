@@ -55,6 +55,14 @@ HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int ra
   return true;
 }
 
+/// Throws: input_error for a name that checkpoints would not read as it is.
+inline void check_name(int layer, const char* kind, const std::string& name) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20; };
+  if (name.size() > 256 || std::any_of(name.begin(), name.end(), is_control) || !is_utf8(name))
+    throw input_error("layer " + std::to_string(layer) + ", " + kind + "_names(): found \"" + printable(name.substr(0, 64)) +
+                      "\", expected a name in UTF-8 of 1 to 256 bytes without control characters");
+}
+
 HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char* kind, std::size_t count,
                                 const std::vector<tensor_name>& names) {
   told.push_back(names.empty() ? 0 : 1);
@@ -64,12 +72,7 @@ HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char
   };
   std::vector<std::set<std::string>> own(count);
   std::map<std::string, int> known;
-  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20; };
   for (const auto& [name, number] : names) {
-    // As checkpoints read them.
-    if (name.size() > 256 || std::any_of(name.begin(), name.end(), is_control) || !is_utf8(name))
-      refuse("found \"" + printable(name.substr(0, 64)) +
-             "\", expected a name in UTF-8 of 1 to 256 bytes without control characters");
     if (number < 0 || as_size(number) >= count)
       refuse("found \"" + name + "\" of " + kind + " " + std::to_string(number) + ", expected one of " + std::to_string(count));
     if (name.empty()) refuse(std::string("found an empty name of ") + kind + " " + std::to_string(number));
@@ -109,13 +112,15 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
     for (double extents = *next++; extents > 0; --extents) shape.push_back(static_cast<std::size_t>(*next++));
     return shape;
   };
-  const auto next_names = [](auto& next, std::size_t count) {
+  const auto next_names = [](auto& next, int layer, const char* kind, std::size_t count) {
     std::vector<std::vector<std::string>> names;
     if (*next++ == 0) return names;
     for (names.resize(count); auto& own : names)
-      for (own.resize(static_cast<std::size_t>(*next++)); auto& name : own)
+      for (own.resize(static_cast<std::size_t>(*next++)); auto& name : own) {
         for (double letters = *next++; letters > 0; --letters)
           name.push_back(static_cast<char>(static_cast<unsigned char>(*next++)));
+        check_name(layer, kind, name);  // here, where all ranks learn of it
+      }
     return names;
   };
   std::vector<layer_names> names(as_size(t.layers));
@@ -139,8 +144,8 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
       std::vector<tensor_shape> buffers;
       for (double left = *next++; left > 0; --left) buffers.push_back(next_shape(next));
       layer_names own;
-      own.parameters = next_names(next, facts.size());
-      own.buffers = next_names(next, buffers.size());
+      own.parameters = next_names(next, l, "parameter", facts.size());
+      own.buffers = next_names(next, l, "buffer", buffers.size());
       named = named || own != layer_names{};
       const auto& all = at(known, l);
       if (all.size() == 1) {
