@@ -24,6 +24,7 @@ struct state_slice {
   /// What the layer calls the parameter or buffer that this is, or is of: "attn.weight". Empty: nothing, it is known by its
   /// number.
   std::string own_name = {};
+  std::vector<std::string> other_names = {};  ///< that the layer has for it, too: a checkpoint may have it under one of these
 };
 
 }  // namespace hetsched

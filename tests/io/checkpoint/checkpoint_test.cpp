@@ -493,6 +493,21 @@ TEST_CASE("what layers call their tensors decides, whatever their numbers") {
   auto wanted = slices_of(other_order);
   load_checkpoint(named, wanted);
   for (std::size_t i = 0; i < 9; ++i) CHECK(other_order.first[i].bytes == written.first[i / 3 * 3 + (i % 3 + 2) % 3].bytes);
+  // Under each of its names: "attn.bias" was the first of two when it was written, and is the last of three now.
+  auto shared = make({"1", "attn.weight", "again"});
+  wanted = slices_of(shared);
+  for (std::size_t i = 2; i < 9; i += 3) wanted[i].other_names = {"another", "attn.bias"};
+  load_checkpoint(named, wanted);
+  for (std::size_t i = 0; i < 9; ++i) CHECK(shared.first[i].bytes == other_order.first[i].bytes);
+  for (auto& w : wanted) w.other_names.resize(w.other_names.empty() ? 0 : 1);
+  CHECK(contains(complaint_of([&] { load_checkpoint(named, wanted); }), "layer 4, parameter.2 (again)); 3 tensors left over"));
+  // Two tensors of the checkpoint for one.
+  wanted = slices_of(shared);
+  std::erase_if(wanted, [](const auto& w) { return w.own_name == "again"; });
+  for (auto& w : wanted)
+    if (w.own_name == "attn.weight") w.other_names = {"attn.bias"};
+  const auto two = complaint_of([&] { load_checkpoint(named, wanted); });
+  CHECK(contains(two, ": 3 tensors left over (layer 4, adamw.first_moment.1 (attn.bias); "));
   // Where one side has no names, by number.
   auto numbered = make({});
   wanted = slices_of(numbered);

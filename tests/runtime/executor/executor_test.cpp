@@ -327,6 +327,47 @@ TEST_CASE("[threads] gradients that are not to be scaled") {
   CHECK(sums == reference(t, order));
 }
 
+TEST_CASE("every rank is told of layouts for other numbers of devices") {
+  using tensor = matrix<double>;
+  using executor_type = pipeline_executor<tensor, dense_stage<double>, thread_communicator<tensor>>;
+  const auto order = gpipe(4, 2);
+  const task<double> t(1, {1, 1, 1, 1}, 2);
+  auto ends = thread_communicator<tensor>::connect(4);
+  auto groups = detail::single_devices(order, t.boundaries());
+  auto& first = groups.boundaries[0];
+  auto halves = first.from;
+  halves.mesh = {2};
+  halves.dimensions[0].axes = {0};
+  first = make_boundary_transfer(halves, halves, reshard_strategy{}, {}, first.merged);
+  for (int r = 0; r < 4; ++r) {
+    std::vector<dense_stage<double>> stages;
+    stages.push_back(t.stage(r));
+    CHECK_THROWS_WITH_AS(executor_type(order, stages, groups, ends[static_cast<std::size_t>(r)]),
+                         "the layouts behind stage 0 are for 2 and 2 devices, but its groups have 1 and 1", input_error);
+  }
+}
+
+TEST_CASE("an executor keeps what ranks of its process share, and nothing where they share nothing") {
+  using tensor = matrix<double>;
+  struct apart : thread_communicator<tensor> {
+    [[nodiscard]] shared_values* shared() const { return nullptr; }
+  };
+  const auto order = gpipe(1, 2);
+  const task<double> t(1, {1}, 2);
+  const auto keeps = [&]<class Communicator>(Communicator end) {
+    struct opened : pipeline_executor<tensor, dense_stage<double>, Communicator> {
+      using pipeline_executor<tensor, dense_stage<double>, Communicator>::pipeline_executor;
+      [[nodiscard]] bool keeps() const { return this->common_ != nullptr; }
+    };
+    std::vector<dense_stage<double>> stages;
+    stages.push_back(t.stage(0));
+    return opened(order, stages, t.boundaries(), std::move(end)).keeps();
+  };
+  const auto ends = thread_communicator<tensor>::connect(1);
+  CHECK(keeps(ends[0]));
+  CHECK_FALSE(keeps(apart{ends[0]}));
+}
+
 TEST_CASE("input that does not fit the schedule") {
   using tensor = matrix<double>;
   using executor_type = pipeline_executor<tensor, dense_stage<double>, thread_communicator<tensor>>;

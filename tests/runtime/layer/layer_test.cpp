@@ -279,6 +279,25 @@ TEST_CASE("layers say how their parameters are cut and what they call them, and 
   CHECK(detail::parameter_names(list) == names{{"0.w", 0}, {"0.again", 0}, {"1.0", 1}});
   CHECK(detail::buffer_names(any).empty());
   CHECK(layer_tuple<small_tensor, small_layer, small_layer>(plain, plain).parameter_names().empty());
+  // A number of the next layer's tensors is none of this one's.
+  struct misnumbered_layer : small_layer {
+    int number = 0;
+    std::vector<tensor_name> parameter_names() { return {{"w", 0}, {"next", number}}; }
+  };
+  misnumbered_layer wrong;
+  using before = layer_tuple<small_tensor, misnumbered_layer, small_layer>;
+  using behind = layer_tuple<small_tensor, small_layer, misnumbered_layer>;
+  CHECK(before(wrong, plain).parameter_names() == names{{"0.w", 0}, {"0.next", 0}, {"1.0", 1}});
+  for (const int number : {-1, 1}) {
+    wrong.number = number;
+    const auto text = "found \"next\" of tensor " + std::to_string(number) + ", expected one of 1";
+    CHECK_THROWS_WITH_AS((void)before(wrong, plain).parameter_names(), ("layer 0 of a list or tuple: " + text).c_str(),
+                         input_error);
+    CHECK_THROWS_WITH_AS((void)behind(plain, wrong).parameter_names(), ("layer 1 of a list or tuple: " + text).c_str(),
+                         input_error);
+    layer_list<small_tensor, misnumbered_layer> both(std::vector{wrong, wrong});
+    CHECK_THROWS_AS((void)both.parameter_names(), input_error);
+  }
 }
 
 namespace {

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/printable.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
@@ -423,13 +424,16 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
                  {{.dimension = 1, .pieces = {first, second}}, {.partial_over_tensor = true}}};
   };
   std::vector<detail::layer_names> own_names;
+  std::size_t tellers = 0;
   const auto learn = [&](const std::function<void(int, layer&)>& change) -> std::string {
     std::vector<std::vector<double>> told;
     try {
       for (int r = 0; r < 4; ++r) {
         auto l = held(r);
         change(r, l);
+        tellers = 0;
         detail::tell_layer<tensor>(told.emplace_back(), 0, l, true, [](tensor& t, auto&& body) { body(t); });
+        tellers = told.size();
       }
       const auto found = detail::learn_directory(layout, told, 0, {});
       CHECK(found.shapes == std::vector<std::vector<tensor_shape>>{{{2, 8}, {1, 3}}});
@@ -462,21 +466,36 @@ TEST_CASE("a directory puts cuts together, and names those that are not alike") 
       l.names = r == rank ? names : std::vector<tensor_name>{{"w", 0}, {"tied", 0}, {"\xc3\xa9", 1}};
     });
   };
-  CHECK(named(2, {{"\xc3\xa9", 1}, {"w", 0}}).empty());
-  CHECK(own_names == std::vector<detail::layer_names>{{{"w", "\xc3\xa9"}, {}}});
+  CHECK(named(2, {{"\xc3\xa9", 1}, {"tied", 0}, {"w", 0}, {"w", 0}}).empty());  // whatever their order
+  CHECK(own_names == std::vector<detail::layer_names>{{{{"tied", "w"}, {"\xc3\xa9"}}, {}}});
   std::vector<state_slice> slices{
       {0, "parameter.1", "f32", {3}, 0, {}}, {0, "adamw.first_moment.0", "f32", {3}, 0, {}}, {0, "buffer.0", "f32", {3}, 0, {}}};
   detail::name_slices(slices, own_names);
   CHECK(slices[0].own_name == "\xc3\xa9");
-  CHECK(slices[1].own_name == "w");
+  CHECK(slices[0].other_names.empty());
+  CHECK(slices[1].own_name == "tied");
+  CHECK(slices[1].other_names == std::vector<std::string>{"w"});
   CHECK(slices[2].own_name.empty());
   const std::string other_names = ": its parameters or buffers have other names";
   CHECK(named(2, {{"w", 1}, {"\xc3\xa9", 0}}) == differ + "2" + other_names);
+  CHECK(named(2, {{"w", 0}, {"\xc3\xa9", 1}}) == differ + "2" + other_names);
   CHECK(named(3, {}) == differ + "3" + other_names);
   CHECK(named(1, {{"w", 0}}) == "layer 0, parameter_names(): parameter 1 has no name");
   CHECK(named(1, {{"w", 0}, {"w", 1}}) == "layer 0, parameter_names(): \"w\" is the name of 0 and of 1");
   CHECK(named(1, {{"w", 2}}) == "layer 0, parameter_names(): found \"w\" of parameter 2, expected one of 2");
   CHECK(named(1, {{"", 0}}) == "layer 0, parameter_names(): found an empty name of parameter 0");
+  const std::string bounds = "\", expected a name in UTF-8 of 1 to 256 bytes without control characters";
+  const auto unfit = [&](const std::string& name) { return named(1, {{"w", 0}, {name, 0}, {"\xc3\xa9", 1}}); };
+  CHECK(unfit(std::string(257, 'a')) == "layer 0, parameter_names(): found \"" + std::string(64, 'a') + bounds);
+  CHECK(tellers == 4);  // all ranks learn of it, as it is told
+  CHECK(unfit("a\nb") == "layer 0, parameter_names(): found \"a\\x0ab" + bounds);
+  // Of bytes that UTF-8 never has, cut short, too long for what it says, half of a pair of UTF-16, and beyond Unicode.
+  for (const std::string name : {"\xff", "\xc3", "\xc3(", "\xe2\x82", "\xc0\xaf", "\xe0\x9f\xbf", "\xed\xa0\x80",
+                                 "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\x80"})
+    CHECK(unfit(name) == "layer 0, parameter_names(): found \"" + printable(name) + bounds);
+  for (const std::string& name : {std::string(256, 'a'), std::string("\xef\xbf\xbd"), std::string("\xed\x9f\xbf"),
+                                  std::string("\xf0\x9f\x98\x80"), std::string("\xf4\x8f\xbf\xbf")})
+    CHECK(unfit(name) == differ + "1" + other_names);
 }
 
 TEST_CASE("4 GB of gradients over 8 ranks are 60 calls of collectives, or more than ten thousand sends in order") {

@@ -196,7 +196,10 @@ HETSCHED_INLINE unmatched_tensors load_checkpoint(const checkpoint& from, std::s
   const auto refuse = [&](const std::string& what) { throw file_error(from.path + "/manifest.json", "/slices", what); };
   for (const auto& w : wanted) {
     const auto who = detail::tensor_text(w.layer, w.name, w.own_name);
-    const auto found = stored.find(key_of(w));
+    auto found = stored.find(key_of(w));
+    if (wanted_names.contains(kind_of(w)))
+      for (std::size_t n = 0; n < w.other_names.size() && found == stored.end(); ++n)
+        found = stored.find({w.layer, detail::name_by_layer(w.name, w.other_names[n])});
     if (found == stored.end()) {
       missing.emplace(tensor{w.layer, w.name}, who);
       continue;

@@ -52,7 +52,8 @@ struct gather_round {
 ///                     the same for all ranks of the process; null: no others are in it
 ///   gather(mine, std::shared_ptr<const gather_round>& all, deadline) -> wait_result
 ///                     as gather() of a control_plane, but without copies: all ranks of the process get one round. What `all` had
-///                     before is given back. Only where shared() is not null
+///                     before is given back. Only where shared() is not null. A rank drops a round on the thread that gathers
+///                     for it: a round that only the communicator still holds may be written anew
 /// Not checked: any of that.
 template <class C>
 concept sharing_plane = control_plane<C> &&

@@ -115,6 +115,7 @@ class stage_executor {
     }
     take_order();
     me_.first = {};
+    if (!shared_of(edges_.comm())) common_.reset();
   }
 
   /// Over an ordered_plane, tells it this executor's order, as the constructor does; all ranks call it, after another executor of
@@ -186,7 +187,7 @@ class stage_executor {
 
   [[no_unique_address]] Backend backend_;
   [[no_unique_address]] queue queue_;              ///< of computations
-  std::shared_ptr<const common_schedule> common_;  ///< kept for others that are still to be made
+  std::shared_ptr<const common_schedule> common_;  ///< kept for others that are still to be made; null: nobody shares it
   bool forward_only_;
 
  private:
@@ -632,8 +633,9 @@ class pipeline_executor : public detail::stage_executor<Tensor, Communicator, St
 
   /// `stages`: those of stages_of_rank(order, rank of the schedule), on this device's share of the microbatch: they take and make
   /// the slices of their boundaries' layouts.
-  /// Throws: as above; input_error for boundaries that do not fit the groups, transfer plans that cannot be run, and stages that
-  /// exist in two directions on groups that are not equally large.
+  /// Throws: as above; input_error on every device for boundaries that are not for the groups' numbers of devices; and on those
+  /// whom it concerns, while others wait for them until their deadline, for transfer plans that cannot be run, a tensor that
+  /// stays but is laid out in two ways, and stages that exist in two directions on groups that are not equally large.
   pipeline_executor(const schedule& order, std::span<Stage> stages, const pipeline_groups& groups, Communicator comm,
                     const executor_options& options = {}, Stager stager = {}, Backend backend = {})
       : base(order, held(stages), groups, std::move(comm), options, std::move(stager), std::move(backend)) {}
@@ -661,8 +663,9 @@ class pipeline_executor : public detail::stage_executor<Tensor, Communicator, St
  private:
   pipeline_executor(const schedule& order, std::span<Stage> stages, std::shared_ptr<const detail::common_devices> common,
                     const Communicator& comm, const executor_options& options, Stager stager, Backend backend)
-      : base(order, held(stages), common->groups, comm, options, std::move(stager), std::move(backend)),
-        devices_(std::move(common)) {}
+      : base(order, held(stages), common->groups, comm, options, std::move(stager), std::move(backend)) {
+    if (detail::shared_of(comm)) devices_ = std::move(common);
+  }
 
   [[nodiscard]] static typename base::stage_list held(std::span<Stage> stages) {
     typename base::stage_list found;
@@ -670,7 +673,7 @@ class pipeline_executor : public detail::stage_executor<Tensor, Communicator, St
     return found;
   }
 
-  std::shared_ptr<const detail::common_devices> devices_;  ///< kept for others that are still to be made
+  std::shared_ptr<const detail::common_devices> devices_;  ///< kept for others that are still to be made; null: nobody shares it
 };
 
 }  // namespace hetsched

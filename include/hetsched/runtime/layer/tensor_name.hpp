@@ -11,7 +11,7 @@
 namespace hetsched {
 
 /// What a layer calls one of its parameters or buffers ("attn.weight"), and the number of that among them. One may have several
-/// names, of which the first counts.
+/// names: checkpoints have it under the least of them, whatever their order, and find it under each.
 using tensor_name = std::pair<std::string, int>;
 
 namespace detail {

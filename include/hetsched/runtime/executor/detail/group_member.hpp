@@ -23,9 +23,9 @@ struct group_member {
 [[nodiscard]] group_member find_group(const schedule& order, const pipeline_groups& groups, int rank, int ranks, int first_rank);
 
 /// What a rank's stages take and make: shapes by their numbers among `made`, which grows.
-/// Throws: input_error for layouts of these that do not fit the groups, transfers that cannot be run, and two layouts of a
-/// tensor that stays.
 /// Requires: a sound schedule and a boundary for each two stages and direction.
+/// Throws: input_error for any rank's layouts that are for other numbers of devices than the groups have, and for this one's
+/// transfers that cannot be run, or two layouts of a tensor that stays.
 [[nodiscard]] stage_shapes shapes_of_stages(const schedule& order, const pipeline_groups& groups, const group_member& me,
                                             std::vector<tensor_shape>& made);
 

@@ -58,12 +58,13 @@ HETSCHED_INLINE stage_shapes shapes_of_stages(const schedule& order, const pipel
     for (int s = 0; s + 1 < order.stages; ++s) {
       const auto& b = at(groups.boundaries, c * (order.stages - 1) + s);
       const int from = order.rank(c, s), to = order.rank(c, s + 1);
-      if (from != me.group && to != me.group) continue;
+      // Of all boundaries on every rank, so that all are told at once.
       if (b.from.device_count() != at(groups.devices, from) || b.to.device_count() != at(groups.devices, to) ||
           b.gradient_from().device_count() != b.from.device_count() || b.gradient_to().device_count() != b.to.device_count())
         throw input_error("the layouts behind stage " + std::to_string(s) + " are for " + std::to_string(b.from.device_count()) +
                           " and " + std::to_string(b.to.device_count()) + " devices, but its groups have " +
                           std::to_string(at(groups.devices, from)) + " and " + std::to_string(at(groups.devices, to)));
+      if (from != me.group && to != me.group) continue;
       if (from != to) {
         check_transfer(b.activation, b.from, b.to);
         check_transfer(b.gradient, b.gradient_to(), b.gradient_from());

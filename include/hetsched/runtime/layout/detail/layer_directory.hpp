@@ -25,7 +25,7 @@ namespace hetsched::detail {
 /// The layers of a rank, stage by stage of stages_of_rank.
 [[nodiscard]] std::vector<int> layers_of_rank(const training_layout& t, int rank);
 
-/// Appends what a layer calls its tensors of a kind, "parameter" or "buffer", of which it has `count`: the first name of each, or
+/// Appends what a layer calls its tensors of a kind, "parameter" or "buffer", of which it has `count`: the names of each, or
 /// that it has none for them.
 /// Throws: input_error unless each has a name that no other one has.
 void tell_names(std::vector<double>& told, int layer, const char* kind, std::size_t count, const std::vector<tensor_name>& names);
@@ -89,9 +89,9 @@ struct told_parameter {
   double values = 0;
 };
 
-/// What a layer calls its tensors, in their order; nothing where it has no names.
+/// What a layer calls its tensors, in their order, each by one or more names that are sorted; nothing where it has no names.
 struct layer_names {
-  std::vector<std::string> parameters, buffers;
+  std::vector<std::vector<std::string>> parameters, buffers;
   friend bool operator==(const layer_names&, const layer_names&) = default;
 };
 
@@ -104,8 +104,8 @@ struct parameter_directory {
 };
 
 /// Puts together what all ranks have told. `told`: of every rank, of layers_of_rank, in this order, behind `skip` other numbers.
-/// Throws: input_error where holders of a layer, or tied parameters, are not alike. Values are compared where the same slice is
-/// held.
+/// Throws: input_error where holders of a layer, or tied parameters, are not alike, and for names that checkpoints cannot have.
+/// Values are compared where the same slice is held.
 /// Complexity: O(parameters * ranks^2).
 [[nodiscard]] parameter_directory learn_directory(const training_layout& t, const std::vector<std::vector<double>>& told,
                                                   std::size_t skip, const std::vector<parameter_tie>& ties);

@@ -5,13 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/printable.hpp>
 #include <hetsched/runtime/executor/stage_copy.hpp>
 #include <hetsched/runtime/layout/detail/layer_directory.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
@@ -30,6 +33,36 @@ HETSCHED_INLINE std::vector<int> layers_of_rank(const training_layout& t, int ra
   return layers;
 }
 
+/// Whether a text is sound UTF-8 (RFC 3629): else documents replace some of it.
+[[nodiscard]] inline bool is_utf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = [&](std::size_t k) { return k < text.size() ? static_cast<unsigned char>(text[k]) : 0U; };
+    const unsigned lead = byte(i);
+    const std::size_t more = lead < 0x80                   ? 0
+                             : lead >= 0xc2 && lead < 0xe0 ? 1
+                             : (lead & 0xf0) == 0xe0       ? 2
+                             : lead >= 0xf0 && lead < 0xf5 ? 3
+                                                           : 4;
+    if (more == 4) return false;
+    for (std::size_t k = 1; k <= more; ++k)
+      if ((byte(i + k) & 0xc0) != 0x80) return false;
+    const unsigned second = byte(i + 1);
+    if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second > 0x9f) || (lead == 0xf0 && second < 0x90) ||
+        (lead == 0xf4 && second > 0x8f))
+      return false;
+    i += more + 1;
+  }
+  return true;
+}
+
+/// Throws: input_error for a name that checkpoints would not read as it is.
+inline void check_name(int layer, const char* kind, const std::string& name) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20; };
+  if (name.size() > 256 || std::any_of(name.begin(), name.end(), is_control) || !is_utf8(name))
+    throw input_error("layer " + std::to_string(layer) + ", " + kind + "_names(): found \"" + printable(name.substr(0, 64)) +
+                      "\", expected a name in UTF-8 of 1 to 256 bytes without control characters");
+}
+
 HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char* kind, std::size_t count,
                                 const std::vector<tensor_name>& names) {
   told.push_back(names.empty() ? 0 : 1);
@@ -37,7 +70,7 @@ HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char
   const auto refuse = [&](const std::string& what) {
     throw input_error("layer " + std::to_string(layer) + ", " + kind + "_names(): " + what);
   };
-  std::vector<std::string> first(count);
+  std::vector<std::set<std::string>> own(count);
   std::map<std::string, int> known;
   for (const auto& [name, number] : names) {
     if (number < 0 || as_size(number) >= count)
@@ -45,12 +78,15 @@ HETSCHED_INLINE void tell_names(std::vector<double>& told, int layer, const char
     if (name.empty()) refuse(std::string("found an empty name of ") + kind + " " + std::to_string(number));
     if (const auto other = known.emplace(name, number).first->second; other != number)
       refuse("\"" + name + "\" is the name of " + std::to_string(other) + " and of " + std::to_string(number));
-    if (at(first, number).empty()) at(first, number) = name;
+    at(own, number).insert(name);
   }
   for (std::size_t n = 0; n < count; ++n) {
-    if (first[n].empty()) refuse(std::string(kind) + " " + std::to_string(n) + " has no name");
-    told.push_back(static_cast<double>(first[n].size()));
-    for (const char letter : first[n]) told.push_back(static_cast<unsigned char>(letter));
+    if (own[n].empty()) refuse(std::string(kind) + " " + std::to_string(n) + " has no name");
+    told.push_back(static_cast<double>(own[n].size()));
+    for (const auto& name : own[n]) {
+      told.push_back(static_cast<double>(name.size()));
+      for (const char letter : name) told.push_back(static_cast<unsigned char>(letter));
+    }
   }
 }
 
@@ -60,7 +96,10 @@ HETSCHED_INLINE void name_slices(std::vector<state_slice>& slices, const std::ve
     const auto dot = s.name.rfind('.');
     const auto& own = at(names, s.layer);
     const auto& list = s.name.starts_with("buffer.") ? own.buffers : own.parameters;
-    if (!list.empty()) s.own_name = list[as_size(std::stoi(s.name.substr(dot + 1)))];
+    if (list.empty()) continue;
+    const auto& all = list[as_size(std::stoi(s.name.substr(dot + 1)))];
+    s.own_name = all.front();
+    s.other_names.assign(all.begin() + 1, all.end());
   }
 }
 
@@ -73,12 +112,15 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
     for (double extents = *next++; extents > 0; --extents) shape.push_back(static_cast<std::size_t>(*next++));
     return shape;
   };
-  const auto next_names = [](auto& next, std::size_t count) {
-    std::vector<std::string> names;
+  const auto next_names = [](auto& next, int layer, const char* kind, std::size_t count) {
+    std::vector<std::vector<std::string>> names;
     if (*next++ == 0) return names;
-    for (names.resize(count); auto& name : names)
-      for (double letters = *next++; letters > 0; --letters)
-        name.push_back(static_cast<char>(static_cast<unsigned char>(*next++)));
+    for (names.resize(count); auto& own : names)
+      for (own.resize(static_cast<std::size_t>(*next++)); auto& name : own) {
+        for (double letters = *next++; letters > 0; --letters)
+          name.push_back(static_cast<char>(static_cast<unsigned char>(*next++)));
+        check_name(layer, kind, name);  // here, where all ranks learn of it
+      }
     return names;
   };
   std::vector<layer_names> names(as_size(t.layers));
@@ -102,8 +144,8 @@ HETSCHED_INLINE parameter_directory learn_directory(const training_layout& t, co
       std::vector<tensor_shape> buffers;
       for (double left = *next++; left > 0; --left) buffers.push_back(next_shape(next));
       layer_names own;
-      own.parameters = next_names(next, facts.size());
-      own.buffers = next_names(next, buffers.size());
+      own.parameters = next_names(next, l, "parameter", facts.size());
+      own.buffers = next_names(next, l, "buffer", buffers.size());
       named = named || own != layer_names{};
       const auto& all = at(known, l);
       if (all.size() == 1) {
