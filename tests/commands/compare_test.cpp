@@ -80,13 +80,15 @@ TEST_CASE("hetsched-compare: plans whose transfers hold ranks up stand beside th
   CHECK(row("hetauto").at(3) != "-");
   CHECK(row("interop_dp").at(3) != "-");
   // The best one is so with its sends. The fastest without them, which one pipeline over the slow link is, is not.
-  const std::string all = " --use-all-devices --sends blocking --planners interop_dp,uniform" + input;
+  const std::string all = " --use-all-devices --sends blocking --planners interop_dp,uniform,parallel_pipelines" + input;
   const auto told = nlohmann::json::parse(w.run("hetsched-compare --json" + all).output);
   const auto &line = told["planners"][0], &copies = told["planners"][1];
   CHECK(line["iteration_s"].get<double>() < copies["iteration_s"].get<double>());
   const double line_s = line["iteration_with_sends_s"], copies_s = copies["iteration_with_sends_s"];
   CHECK(line_s > 1.2 * copies_s);
   CHECK(told["best"] == "uniform");
+  // The default planner also looks at plans that its search passes over.
+  CHECK(told["planners"][2]["iteration_with_sends_s"].get<double>() < 0.95 * line_s);
   CHECK(line["gap"].get<double>() == doctest::Approx(line_s / line["lower_bound_s"].get<double>() - 1));
   const auto table = w.run("hetsched-compare" + all).output;
   std::istringstream words(table.substr(table.find("\ninterop_dp")));
