@@ -341,6 +341,21 @@ TEST_CASE("hetsched-plan --without: what the plan is on the cluster that is left
       for (const auto& g : s.devices)
         if (g.mesh.subcluster == 0) CHECK(g.first_device + g.mesh.device_count() <= 8 - gone);
   }
+  // Where sends hold ranks up, what is compared are the iterations with them, as they are predicted of both plans.
+  const auto sent = w.run(plan_command + "--microbatch-size 1 --planner interop_dp --sends blocking --json --without a:1");
+  REQUIRE(sent.status == 0);
+  const auto told = nlohmann::json::parse(sent.output);
+  const auto& less = told["without"][0];
+  const auto with_sends = [&](const nlohmann::json& p) {
+    w.put("sent.json", p.dump());
+    const auto predicted = nlohmann::json::parse(
+        w.run("hetsched-predict --cluster cluster.json --model model.json --plan sent.json --sends blocking --json").output);
+    CHECK(predicted["iteration_with_sends_s"].get<double>() > 1.001 * predicted["iteration_s"].get<double>());
+    return predicted["iteration_with_sends_s"].get<double>();
+  };
+  const double less_s = with_sends(less["plan"]);
+  CHECK(less["iteration_with_sends_s"].get<double>() == doctest::Approx(less_s));
+  CHECK(less["change"].get<double>() == doctest::Approx(less_s / with_sends(told["plan"]) - 1));
   CHECK(w.run(plan_command + "--without v,a --out left.json").errors.find("--out: is for the plan that is left") !=
         std::string::npos);
   w.put("left-alone.json", file(v1, ""));

@@ -137,7 +137,11 @@ TEST_CASE("hetsched-plan --for: pipelines that are copies of one, where links ar
             .value("iteration_with_sends_s", q.predicted.iteration_s) == doctest::Approx(sent_s));
   // Ranks that wait for what they send over the slow link are slower.
   CHECK(of_p["iteration_with_sends_s"].get<double>() > 1.2 * of_p["iteration_s"].get<double>());
-  CHECK(w.plan("--sends grouped").output.find("with grouped sends an iteration takes ") != std::string::npos);
+  const auto grouped = w.plan("--sends grouped").output;
+  const auto end = grouped.find("with grouped sends an iteration takes ");
+  REQUIRE(end != std::string::npos);
+  const auto seconds = grouped.substr(end + 38, grouped.find('\n', end) - end - 38);
+  CHECK(grouped.find(", with sends " + seconds + ", no plan below ") != std::string::npos);
 }
 
 TEST_CASE("hetsched-plan --for: devices that no target takes together are not in one plan, which exports") {
@@ -214,6 +218,18 @@ TEST_CASE("hetsched-plan --for: a head that predicts several tokens goes to Mega
   REQUIRE(w.run("hetsched-export --plan p.json --to megatron --out m").status == 0);
   CHECK(w.get("m/pipeline_layout.txt").ends_with("m*2L\n"));
   CHECK(w.get("m/launch.sh").find("--mtp-num-layers 2 ") != std::string::npos);
+  // To predict it with a head of another number of tokens is told, either way; with its own it is not.
+  REQUIRE(w.run("hetsched-plan --cluster c.json --model m.json --global-batch 8 --microbatch-size 4 --out one.json").status == 0);
+  for (const auto& [planned, model, told] : {std::tuple{"p.json", "further.json", ""},
+                                             {"one.json", "m.json", ""},
+                                             {"p.json", "m.json", "predicts 2 further tokens"},
+                                             {"one.json", "further.json", "predicts 0 further tokens"}}) {
+    CAPTURE(planned);
+    CAPTURE(model);
+    const auto errors = w.run(std::string("hetsched-predict --cluster c.json --plan ") + planned + " --model " + model).errors;
+    CHECK((errors.find("further tokens") != std::string::npos) == !std::string(told).empty());
+    CHECK(errors.find(told) != std::string::npos);
+  }
   const auto none = w.run(plan + "torch");
   CHECK(none.status == 1);
   CHECK(none.complaints().find("torch can run none: the model's head predicts further tokens") != std::string::npos);

@@ -827,8 +827,8 @@ TEST_CASE("sends that hold ranks up: two stages, forward 1 s, backward 2 s, a se
   CHECK(sends_under(p, send_mode::blocking) == send_mode::blocking);
   p.pipelines[0].schedule.actions = add_transfers(own);
   CHECK(sends_under(p, send_mode::blocking) == send_mode::asynchronous);
-  for (const std::string ahead : {"virtual_1f1b", "interleaved_1f1b"}) {
-    p.pipelines[0].schedule = {.name = ahead};
-    CHECK(sends_under(p, send_mode::blocking) == send_mode::asynchronous);
-  }
+  p.pipelines[0].schedule = {.name = "interleaved_1f1b"};
+  CHECK(sends_under(p, send_mode::blocking) == send_mode::asynchronous);
+  p.pipelines[0].schedule = {.name = "virtual_1f1b"};  // other warm-ups; trainers send under them as under others
+  CHECK(sends_under(p, send_mode::blocking) == send_mode::blocking);
 }

@@ -538,18 +538,26 @@ TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks,
   auto doubted = request;
   doubted.sends_go_on = {};
   doubted.device_bias = 0.2;
+  doubted.microbatch_size = found->pipelines.front().microbatch_size;
   doubted.costs_on = [&](const cluster& turned) -> costs_by_size { return training_costs(turned, model, options); };
   const auto unbiased = find_unbiased_plan(hardware, doubted, planner_named("interop_dp"));
   REQUIRE(unbiased);
-  double worst_s = 0;
+  double worst_s = 0, lost = 0;
   for (const auto& c : speed_cases(hardware, 0.2)) {
-    const auto judged = evaluate(c.hardware, training_costs(c.hardware, model, options), unbiased->plan);
-    REQUIRE(judged);
-    worst_s = std::max(worst_s, iteration_under(*judged, sends_under(judged->plan, send_mode::blocking)));
+    const auto own_costs = training_costs(c.hardware, model, options);
+    const auto own_s = [&](const plan& p) {
+      const auto judged = evaluate(c.hardware, own_costs, p);
+      REQUIRE(judged);
+      return iteration_under(*judged, sends_under(judged->plan, send_mode::blocking));
+    };
+    auto alone = doubted;
+    alone.device_bias = 0;
+    const double least_s = own_s(*find_plan(c.hardware, own_costs, alone));
+    worst_s = std::max(worst_s, own_s(unbiased->plan));
+    lost = std::max(lost, own_s(unbiased->plan) / least_s - 1);
   }
   CHECK(unbiased->worst_s == doctest::Approx(worst_s).epsilon(1e-9));
-  CHECK(unbiased->worst_s > 1.02 * unbiased->plan.predicted.iteration_s);
-  CHECK(unbiased->worst_loss <= unbiased->fastest_loss + 1e-12);
+  CHECK(unbiased->worst_loss >= lost - 1e-9);  // the search may know of better plans than each case's own
   // Money and published searches know nothing of sends.
   request.how.published = true;
   CHECK(find_plan(hardware, costs, request)->pipelines == beside->pipelines);

@@ -15,7 +15,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 
@@ -132,19 +131,6 @@ inline void take_target(plan_arguments& given, outputs& files) {
   return out;
 }
 
-/// The iteration of ranks that wait for what they send, if they do.
-[[nodiscard]] inline std::optional<double> iteration_with_sends(hetsched::send_mode sends, const hetsched::cluster& hardware,
-                                                                const cost_source& source, const hetsched::plan& p,
-                                                                double epsilon) {
-  using namespace hetsched;
-  if (sends == send_mode::asynchronous) return std::nullopt;
-  const costs_by_size costs = [&](int size) { return source.costs(hardware, size); };
-  const auto judged = evaluate(
-      hardware, costs, p, {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = epsilon});
-  if (!judged) throw input_error("--sends: " + judged.why_not().reason);
-  return iteration_under(*judged, sends);
-}
-
 [[nodiscard]] inline int plan_command(plan_arguments given, std::span<const hetsched::planner_entry> table) {
   using namespace hetsched;
   const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
@@ -243,6 +229,8 @@ inline void take_target(plan_arguments& given, outputs& files) {
     return infeasible;
   }
   const auto& best = *found;
+  const auto sends = source.sends(given.sends, best);
+  const auto held_up_s = iteration_with_sends(sends, hardware, source, best, given.options.epsilon);
   const auto lesser = plans_without(given, planner, hardware, source, lost);
   if (!given.out.empty() && !lesser.empty() && !lesser.front().found) {
     std::cerr << "hetsched-plan: no plan without " << lesser.front().text << ": " << lesser.front().found.why_not().reason
@@ -259,7 +247,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
     }
     if (!given.report.empty()) {
       files.add(given.report, plan_page(hardware, best, origin_of(given, source, hardware), std::move(played),
-                                        held_by(given, source, hardware, best)));
+                                        held_by(given, source, hardware, best), held_up_s));
     }
   }
   if (!given.schedule_csv.empty()) {
@@ -275,8 +263,6 @@ inline void take_target(plan_arguments& given, outputs& files) {
     frontier = frontier_text(hardware, plans, best) + "\n";
     files.add(given.frontier, frontier_picture(hardware, plans, best));
   }
-  const auto sends = source.sends(given.sends, best);
-  const auto held_up_s = iteration_with_sends(sends, hardware, source, best, given.options.epsilon);
   files.write();
   std::string space;
   if (given.explain) {
@@ -299,13 +285,13 @@ inline void take_target(plan_arguments& given, outputs& files) {
                                  {"cost_per_sample", *p.predicted.cost_per_sample},
                                  {"cost_per_iteration", per_iteration(p, *p.predicted.cost_per_sample)},
                                  {"devices", devices_in_use(hardware, p)}});
-    if (!lost.empty()) out["without"] = what_if_json(hardware, lesser, best);
+    if (!lost.empty()) out["without"] = what_if_json(hardware, lesser, best, held_up_s);
     out["files"] = files.paths();
     std::cout << hetsched::detail::dump(out) << std::flush;
   } else {
-    std::cout << frontier << space << summary(hardware, best, source) << robust_text << source.held_up_text(sends, held_up_s)
-              << files.summary() << std::flush;
-    if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best);
+    std::cout << frontier << space << summary(hardware, best, source, held_up_s) << robust_text
+              << source.held_up_text(sends, held_up_s) << files.summary() << std::flush;
+    if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best, held_up_s);
   }
   for (const auto& remarks : {source.remarks(hardware, best), shared_links(hardware, best)})
     for (const auto& remark : remarks) std::cerr << "hetsched-plan: " << remark << '\n';

@@ -156,24 +156,26 @@ struct device_use_text {
 }
 
 /// Whether the search has shown its plan to be the best: "proven within 0.4 %", "done, not proven", or "stopped". More than this
-/// share is not told as a proof.
+/// share is not told as a proof. `held_up_s`: the iteration that plans were chosen by, where sends hold ranks up.
 inline constexpr double telling_gap = 0.0105;
-[[nodiscard]] inline std::string search_state(const hetsched::search_evidence& e) {
-  const double gap = e.objective_bound > 0 ? std::max(0.0, 1 - e.objective_bound / e.objective_value) : 1;
+[[nodiscard]] inline std::string search_state(const hetsched::search_evidence& e, std::optional<double> held_up_s = {}) {
+  const double value = held_up_s.value_or(e.objective_value);
+  const double gap = e.objective_bound > 0 ? std::max(0.0, 1 - e.objective_bound / value) : 1;
   if (gap <= telling_gap) return gap <= 1e-9 ? "proven" : "proven within " + hetsched::format_percent(std::max(gap, 0.0005));
   return e.stopped ? "stopped" : "done, not proven";
 }
 
-/// "objective 4.01 s, no plan below 3.98 s (gap 0.8 %): one pipeline, on any devices in any order"; of either kind of plan.
+/// "objective 4.01 s, no plan below 3.98 s (gap 0.8 %): one pipeline, on any devices in any order"; of either kind of plan. With
+/// `held_up_s`: "objective 4.01 s, with sends 4.20 s, no plan below 3.98 s (gap 5.2 %): ...".
 template <class Plan>
-[[nodiscard]] std::string evidence_text(const Plan& p) {
+[[nodiscard]] std::string evidence_text(const Plan& p, std::optional<double> held_up_s = {}) {
   const auto& e = *p.evidence;
-  const auto text = "objective " + objective_text(p, e.objective_value);
+  const double value = held_up_s.value_or(e.objective_value);
+  const auto text =
+      "objective " + objective_text(p, e.objective_value) + (held_up_s ? ", with sends " + objective_text(p, *held_up_s) : "");
   if (!(e.objective_bound > 0)) return text + ", no bound";
   return text + ", no plan below " + objective_text(p, e.objective_bound) +
-         (e.objective_value <= e.objective_bound * 1.0005
-              ? ""
-              : " (" + hetsched::gap_text(e.objective_value, e.objective_bound) + ")") +
+         (value <= e.objective_bound * 1.0005 ? "" : " (" + hetsched::gap_text(value, e.objective_bound) + ")") +
          (e.space.empty() ? "" : ": " + e.space);
 }
 
@@ -205,8 +207,9 @@ template <class Plan>
   return {"runs in", std::to_string(groups[0].size()) + " of " + std::to_string(plan_targets().size()), text};
 }
 
-/// What is printed. `costs`: those of the plan.
-[[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p, const cost_source& costs) {
+/// What is printed. `costs`: those of the plan; `held_up_s`: an iteration whose sends hold ranks up.
+[[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p, const cost_source& costs,
+                                         std::optional<double> held_up_s = {}) {
   using namespace hetsched;
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : prediction_figures(p.predicted, p.setting.sequence)) figures.push_back({f.label, f.value, f.note});
@@ -223,7 +226,8 @@ template <class Plan>
   if (const auto links = costs.links_text(hardware); !links.empty()) figures.push_back({"links", "Gbit/s", links});
   figures.push_back(target_row(hardware, p));
   const auto schedules = schedules_text(p);
-  if (p.evidence) figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});
+  if (p.objective != plan_objective::iteration) held_up_s.reset();  // of which its evidence is not
+  if (p.evidence) figures.push_back({"search", search_state(*p.evidence, held_up_s), evidence_text(p, held_up_s)});
   return stages_text(hardware, p) + format_table({"schedule", schedules, batch_text(p)}, figures);
 }
 
@@ -293,10 +297,12 @@ struct played_line {
 }
 
 /// The page of a plan: its figures, and every pipeline's stages and timeline on one scale. `origin`: what the plan was made from;
-/// `held`: what fills the memory of every stage of every pipeline, empty where that is not known.
+/// `held`: what fills the memory of every stage of every pipeline, empty where that is not known; `held_up_s`: an iteration whose
+/// sends hold ranks up.
 [[nodiscard]] inline std::string plan_page(const hetsched::cluster& hardware, const hetsched::plan& p, const std::string& origin,
                                            std::vector<played_line> played,
-                                           const std::vector<std::vector<hetsched::memory_use>>& held = {}) {
+                                           const std::vector<std::vector<hetsched::memory_use>>& held = {},
+                                           std::optional<double> held_up_s = {}) {
   using namespace hetsched;
   report page;
   page.title = "Training plan";
@@ -310,7 +316,8 @@ struct played_line {
                             "per second, with " + std::to_string(p.setting.sequence) + " per sample"});
   if (played.size() == 1)
     for (auto& figure : simulation_figures(played.front().played)) page.figures.push_back(std::move(figure));
-  if (p.evidence) page.figures.push_back({"search", search_state(*p.evidence), evidence_text(p)});
+  if (p.objective != plan_objective::iteration) held_up_s.reset();
+  if (p.evidence) page.figures.push_back({"search", search_state(*p.evidence, held_up_s), evidence_text(p, held_up_s)});
   std::optional<report_figure> bottleneck;
   double span_s = 0;
   for (const auto& s : played) span_s = std::max(span_s, s.played.makespan_s);

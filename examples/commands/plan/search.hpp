@@ -17,6 +17,7 @@
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/robust.hpp>
+#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/planners.hpp>
 #include <hetsched/runtime/executor/thread_executor.hpp>
@@ -117,6 +118,19 @@ class sized_costs {
     for (const auto& s : line.stages) held.back().push_back(s.memory);
   }
   return held;
+}
+
+/// The iteration of ranks that wait for what they send, if they do.
+[[nodiscard]] inline std::optional<double> iteration_with_sends(hetsched::send_mode sends, const hetsched::cluster& hardware,
+                                                                const cost_source& source, const hetsched::plan& p,
+                                                                double epsilon) {
+  using namespace hetsched;
+  if (sends == send_mode::asynchronous) return std::nullopt;
+  const costs_by_size costs = [&](int size) { return source.costs(hardware, size); };
+  const auto judged = evaluate(
+      hardware, costs, p, {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = epsilon});
+  if (!judged) throw input_error("--sends: " + judged.why_not().reason);
+  return iteration_under(*judged, sends);
 }
 
 /// Whether a search may go on that has this share of the time.

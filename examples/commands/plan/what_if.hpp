@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -54,7 +55,13 @@ namespace command {
 struct lesser_plan {
   std::string lost, text;  ///< "2 v100"; "2 of 8 devices of v100"
   hetsched::outcome<hetsched::plan> found;
+  std::optional<double> held_up_s = {};  ///< an iteration of it whose sends hold ranks up
 };
+
+/// What a plan with some devices less is compared by: the objective, or the iteration with sends that hold ranks up.
+[[nodiscard]] inline double compared(const hetsched::plan& p, std::optional<double> held_up_s) {
+  return p.objective == hetsched::plan_objective::iteration && held_up_s ? *held_up_s : hetsched::objective_of(p);
+}
 
 /// A plan for the cluster that without_devices leaves, for the whole cluster; as evaluate has it there.
 [[nodiscard]] inline hetsched::plan on_whole_cluster(const hetsched::cluster& whole, const hetsched::cluster& left,
@@ -94,27 +101,32 @@ struct lesser_plan {
          count + " of " + std::to_string(of.device_count()) + (of.device_count() == 1 ? " device of " : " devices of ") + of.name,
          fewer.subclusters.empty() ? refusal{refusal::kind::infeasible, "no devices are left"}
                                    : search(given, planner, fewer, source, progress)});
-    if (auto& found = plans.back().found) found = on_whole_cluster(hardware, fewer, lost, *std::move(found), source);
+    auto& left = plans.back();
+    if (!left.found) continue;
+    left.found = on_whole_cluster(hardware, fewer, lost, *std::move(left.found), source);
+    left.held_up_s =
+        iteration_with_sends(source.sends(given.sends, *left.found), hardware, source, *left.found, given.options.epsilon);
   }
   return plans;
 }
 
-/// A table of what the best plan is without some devices, beside the one with all of them; and the stages of each.
+/// A table of what the best plan is without some devices, beside the one with all of them; and the stages of each. Iterations are
+/// those with sends where these hold ranks up.
 [[nodiscard]] inline std::string what_if_text(const hetsched::cluster& hardware, const std::vector<lesser_plan>& plans,
-                                              const hetsched::plan& best) {
+                                              const hetsched::plan& best, std::optional<double> best_held_up_s) {
   std::vector<std::vector<std::string>> rows;
   std::string stages;
-  for (const auto& [lost, text, found] : plans) {
+  for (const auto& [lost, text, found, held_up_s] : plans) {
     auto& row = rows.emplace_back(std::vector{text});
     if (!found) {
       row.insert(row.end(), {"no plan", "", found.why_not().reason});
       continue;
     }
-    const double change = hetsched::objective_of(*found) / hetsched::objective_of(best) - 1;
-    row.insert(row.end(), {objective_text(*found, hetsched::objective_of(*found)),
-                           (change < 0 ? "" : "+") + hetsched::format_percent(change),
-                           std::to_string(found->pipelines.size()) + (found->pipelines.size() > 1 ? " pipelines" : " pipeline") +
-                               " of " + std::to_string(hetsched::microbatch_count(*found)) + " microbatches"});
+    const double change = compared(*found, held_up_s) / compared(best, best_held_up_s) - 1;
+    row.insert(row.end(),
+               {objective_text(*found, compared(*found, held_up_s)), (change < 0 ? "" : "+") + hetsched::format_percent(change),
+                std::to_string(found->pipelines.size()) + (found->pipelines.size() > 1 ? " pipelines" : " pipeline") + " of " +
+                    std::to_string(hetsched::microbatch_count(*found)) + " microbatches"});
     stages += "\nwithout " + text + ":\n" + stages_text(hardware, *found);
   }
   return hetsched::format_table({"without", ">objective", ">change", "plan"}, rows) + stages;
@@ -122,13 +134,14 @@ struct lesser_plan {
 
 /// The same as JSON.
 [[nodiscard]] inline nlohmann::ordered_json what_if_json(const hetsched::cluster& hardware, const std::vector<lesser_plan>& plans,
-                                                         const hetsched::plan& best) {
+                                                         const hetsched::plan& best, std::optional<double> best_held_up_s) {
   auto all = nlohmann::ordered_json::array();
-  for (const auto& [lost, text, found] : plans) {
+  for (const auto& [lost, text, found, held_up_s] : plans) {
     nlohmann::ordered_json row{{"lost", lost}};
     if (found) {
       row["objective"] = hetsched::objective_of(*found);
-      row["change"] = hetsched::objective_of(*found) / hetsched::objective_of(best) - 1;
+      if (held_up_s) row["iteration_with_sends_s"] = *held_up_s;
+      row["change"] = compared(*found, held_up_s) / compared(best, best_held_up_s) - 1;
       row["plan"] = nlohmann::ordered_json::parse(to_json(*found, hardware));
     } else {
       row["reason"] = found.why_not().reason;

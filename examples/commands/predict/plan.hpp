@@ -290,6 +290,13 @@ inline int plan_command(plan_arguments given) {
   source.check_calibrations(hardware);
   for (const auto& text : source.anchor_warnings(file, hardware)) std::cerr << "hetsched-predict: " << text << '\n';
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-predict: " << text << '\n';
+  // A setting that tells no sequence tells nothing of the model.
+  if (const auto& read = source.model(); read && read->family && judged.planned.setting.sequence > 0) {
+    const int planned = judged.planned.setting.further_tokens, read_tokens = read->family->further_tokens;
+    if (planned != read_tokens)
+      std::cerr << "hetsched-predict: " << given.plan << " was made for a head that predicts " << planned
+                << " further tokens (setting.further_tokens), and that of " << given.model << " predicts " << read_tokens << '\n';
+  }
   const auto& lines = judged.planned.pipelines;
   const auto last = lines.front().stages.size() - 1;
   if (const int end = lines.front().stages[last].layers.last; end != source.layer_count())

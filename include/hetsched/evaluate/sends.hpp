@@ -22,9 +22,9 @@ namespace hetsched {
 [[nodiscard]] double iteration_under(const evaluation& judged, send_mode sends);
 
 /// How ranks send under a plan whose trainer sends so: asynchronously where there is nothing to send, where a rank has several
-/// virtual stages, whose transfers are posted ahead (Megatron-LM's overlap_p2p_comm), where a schedule of the plan's own lists
-/// its transfers, and under virtual_1f1b, which is made for transfers beside computing.
-/// Throws: input_error for no way to send.
+/// virtual stages, whose transfers are posted ahead (Megatron-LM's overlap_p2p_comm), and where a schedule of the plan's own
+/// lists its transfers. Warm-ups are no reason: under virtual_1f1b, too, a trainer sends as it does. Throws: input_error for no
+/// way to send.
 [[nodiscard]] send_mode sends_under(const plan& p, send_mode trainer);
 
 struct sends_options {
@@ -46,9 +46,10 @@ struct sent_plan {
 /// The plan whose iteration is shortest where ranks send as a trainer does (sends_under), of some plans and of what a local
 /// search makes of the best of them: the moves are those of most_robust_plan. Setting and evidence are those of the first plan:
 /// what bounds iterations with transfers beside computing bounds these, too, as waiting makes none shorter. Where the plan is
-/// another one, the evidence tells its iteration, and is no longer complete. Returns: the refusal of the first plan if none of
-/// them can be evaluated and fits. Throws: input_error for no plans and no way to send; and as evaluate. Complexity: (plans
-/// looked at) * (evaluate + simulate). Determinism: by the arguments, unless go_on ends it.
+/// another one, the evidence tells its iteration. It is complete where the first plan's was, and the iteration with the sends is
+/// no longer than that plan's without. Returns: the refusal of the first plan if none of them can be evaluated and fits. Throws:
+/// input_error for no plans and no way to send; and as evaluate. Complexity: (plans looked at) * (evaluate + simulate).
+/// Determinism: by the arguments, unless go_on ends it.
 [[nodiscard]] outcome<sent_plan> fastest_with_sends(const cluster& hardware, const costs_by_size& costs_for,
                                                     std::vector<plan> plans, send_mode trainer,
                                                     const sends_options& options = {});

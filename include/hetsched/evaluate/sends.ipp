@@ -63,6 +63,7 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
   const auto setting = plans.front().setting;
   const auto evidence = plans.front().evidence;
   const auto pipelines = plans.front().pipelines;
+  double beside_s = 0;  // the first plan's iteration with transfers beside computing
   const auto take = [&](plan p) {
     stopped = stopped || (best.plans > 0 &&
                           (best.plans >= options.most_plans || (options.go_on && !options.go_on(best.plans, best.iteration_s))));
@@ -75,6 +76,7 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
       return false;
     }
     const auto shorter = [&](double seconds) { return seconds < best.iteration_s * (1 - tolerance::sums); };
+    if (best.plans == 1) beside_s = judged->plan.predicted.iteration_s;
     if (!shorter(judged->plan.predicted.iteration_s)) return false;  // sends only add to it
     const double seconds = iteration_under(*judged, sends_under(judged->plan, trainer));
     if (best.plans == 1) best.first_s = seconds;
@@ -96,8 +98,9 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
     best.plan.evidence->objective_value = best.plan.predicted.iteration_s;
     // A neighbour may be outside of the space that the bound is of.
     best.plan.evidence->objective_bound = std::min(evidence->objective_bound, best.plan.predicted.iteration_s);
-    best.plan.evidence->complete = false;
   }
+  // What was proven of the first plan's iteration is so of one that is as short with its sends.
+  if (evidence) best.plan.evidence->complete = evidence->complete && best.iteration_s <= beside_s * (1 + tolerance::sums);
   return best;
 }
 
@@ -113,7 +116,7 @@ HETSCHED_INLINE send_mode sends_under(const plan& p, send_mode trainer) {
         });
     const auto* known = detail::find_schedule(line.schedule.name);
     const bool cut = own ? own->stages > own->ranks : known && known->cuts_stages;
-    if (listed || cut || line.schedule.name == "virtual_1f1b") return send_mode::asynchronous;
+    if (listed || cut) return send_mode::asynchronous;
   }
   return sent ? trainer : send_mode::asynchronous;
 }

@@ -359,11 +359,11 @@ class plan_finder {
   }
 
   void keep_begun(outcome<plan> found) {
-    if (!found || (begun_ && objective_of(*begun_) <= objective_of(*found))) return;
-    begun_ = *std::move(found);
-    begun_->planner = planner_.name;
-    begun_->setting = request_.setting;
-    if (request_.met) request_.met(*begun_);
+    if (!found) return;
+    found->planner = planner_.name;
+    found->setting = request_.setting;
+    if (request_.met) request_.met(*found);
+    if (!begun_ || objective_of(*found) < objective_of(*begun_)) begun_ = *std::move(found);
   }
 
   /// What the search found, or what it began with, if that is better, with what is known of all plans.
@@ -756,12 +756,16 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   };
   auto found = detail::planned(hardware, costs, one, planner);
   if (!found) return found;
+  // What a search of larger parts passes over may be shorter with sends. One that was ended has heard of these.
+  const bool usual = planner.name == planners().front().name;
+  if (usual && !request.target && (!request.go_on || request.go_on()))
+    static_cast<void>(first_plan(hardware, costs, one, planner));
   plans.insert(plans.begin(), *found);
   sends_options options{
       .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon}};
   if (request.target) options.runs = [&](const plan& p) { return gaps(p, *request.target, hardware).empty(); };
   // Neighbours of plans of a kind of their own would be of another.
-  if (planner.name != planners().front().name && !planner.one_pipeline) options.most_plans = static_cast<int>(plans.size());
+  if (!usual && !planner.one_pipeline) options.most_plans = static_cast<int>(plans.size());
   options.go_on = request.sends_go_on;
   if (!options.go_on && request.go_on) options.go_on = [&](int, double) { return request.go_on(); };
   if (auto sent = fastest_with_sends(hardware, costs, std::move(plans), sends, options)) return std::move(sent->plan);

@@ -240,9 +240,11 @@ class first_plan_search {
   /// Whether the first plan that was found is to do.
   [[nodiscard]] bool hurried() const { return request_.go_on && !request_.go_on(); }
   void keep(std::optional<plan>& best, std::optional<plan> found) const {
-    if (!found || !(objective_of(*found) < best_of(best))) return;
-    best = std::move(found);
-    best->planner = planner_.name;
+    if (!found) return;
+    found->planner = planner_.name;
+    found->setting = request_.setting;
+    if (request_.met) request_.met(*found);
+    if (objective_of(*found) < best_of(best)) best = std::move(found);
   }
 
   [[nodiscard]] std::int64_t nodes_in_all() const {

@@ -64,8 +64,9 @@ struct plan_request {
   std::function<bool()> wait_for_first = {};
   /// Asked in place of go_on while plans are looked at for their sends, with how many have been and the least iteration.
   std::function<bool(int plans, double best_s)> sends_go_on = {};
-  std::function<void(const plan&)> met = {};  ///< told every plan that a search of a microbatch size ends with
-  parallel_for parallel = {};                 ///< runs independent parts of a search; the plan does not depend on it
+  /// Told every plan that a search of a microbatch size ends with, of the turns, and that first_plan looks at.
+  std::function<void(const plan&)> met = {};
+  parallel_for parallel = {};  ///< runs independent parts of a search; the plan does not depend on it
 };
 
 /// What a planner is asked for a microbatch size of a request. Throws: input_error unless it is 1 to the batch.
