@@ -695,19 +695,23 @@ TEST_CASE("[threads] between uses a stage that gathers parameters holds what is 
   CHECK(peak[2] - peak[3] >= (layers - 3) * layer_bytes);
 }
 
-TEST_CASE("[threads] while a layer computes, the parameters of the next one are gathered") {
-  // A rank leaves a layer once the other, which needs its part of the next layer's parameters, has come to that.
+namespace {
+
+/// A rank leaves a layer once the other, which needs its part of the next layer's parameters, has come to that. Returns how often
+/// that did not happen.
+template <class Ends>
+int late_gathers(Ends ends) {
   constexpr int layers = 4;
   std::mutex guard;
   std::condition_variable changed;
   int come_to = -1, late = 0;
-  run_on_threads(plain(thread_communicator<counted_tensor>::connect(2)), [&](auto& comm) {
+  run_on_threads(std::move(ends), [&](auto& comm) {
     auto trainer = weighted_trainer(comm, layers, 3, [&](int layer) {
       std::unique_lock lock(guard);
       if (comm.rank() == 0) {
         come_to = layer;
         changed.notify_all();
-      } else if (layer + 1 < layers && !changed.wait_for(lock, std::chrono::seconds(60), [&] { return come_to > layer; })) {
+      } else if (layer + 1 < layers && !changed.wait_for(lock, std::chrono::seconds(20), [&] { return come_to > layer; })) {
         ++late;
       }
     });
@@ -723,7 +727,15 @@ TEST_CASE("[threads] while a layer computes, the parameters of the next one are 
                          });
     }
   });
-  CHECK(late == 0);
+  return late;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] while a layer computes, the parameters of the next one are gathered") {
+  using threads = thread_communicator<counted_tensor>;
+  CHECK(late_gathers(threads::connect(2)) == 0);
+  CHECK(late_gathers(plain(threads::connect(2))) == 0);
 }
 
 TEST_CASE("[threads] a rank that fails between gathers ends the others, and all have what was there before") {
