@@ -579,7 +579,7 @@ TEST_CASE("[threads] stages that gather parameters for each use have the bits of
 namespace {
 
 /// Bytes of this thread's tensors.
-thread_local std::size_t live = 0, most_live = 0;
+thread_local std::size_t live = 0;
 
 template <class T>
 struct counting_allocator {
@@ -588,7 +588,7 @@ struct counting_allocator {
   template <class U>
   counting_allocator(const counting_allocator<U>&) {}  // NOLINT: as allocators convert
   T* allocate(std::size_t n) {
-    most_live = std::max(most_live, live += n * sizeof(T));
+    live += n * sizeof(T);
     return std::allocator<T>().allocate(n);
   }
   void deallocate(T* p, std::size_t n) {
@@ -672,27 +672,50 @@ void step_of_ones(Trainer& trainer) {
 
 }  // namespace
 
-TEST_CASE("[threads] between uses a stage that gathers parameters holds what is priced, and one layer's in a use") {
+namespace {
+
+/// Bytes that a rank has between steps, and the most while a layer computes that its last one follows.
+struct held_bytes {
+  std::size_t between = 0, forward = 0;
+};
+
+template <class Ends>
+held_bytes bytes_at(Ends ends, int layers, int zero) {
+  held_bytes found;
+  run_on_threads(std::move(ends), [&](auto& comm) {
+    std::size_t forward = 0;
+    live = 0;
+    auto trainer = weighted_trainer(comm, layers, zero, [&](int layer) {
+      if (layer > 0 && layer + 1 < layers) forward = std::max(forward, live);
+    });
+    step_of_ones(trainer);
+    const auto between = live;
+    forward = 0;
+    step_of_ones(trainer);
+    const auto held = trainer.held();
+    if (zero == 3)
+      CHECK(static_cast<bytes_t>(held.total() - held.pipeline) ==
+            state_bytes(layers * weights, {.data = comm.ranks()}, 3,
+                        {.weight_bytes = 8, .gradient_bytes = 8, .optimizer_bytes = 16}));
+    if (comm.rank() == 2) found = {between, forward};
+  });
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] between uses a stage that gathers parameters holds what is priced, and two layers' and parts in a use") {
   constexpr int layers = 8;
   constexpr std::size_t layer_bytes = weights * sizeof(double);
-  std::array<std::size_t, 4> between{}, peak{};
-  for (const int zero : {2, 3}) {
-    run_on_threads(thread_communicator<counted_tensor>::connect(4), [&](thread_communicator<counted_tensor>& comm) {
-      live = most_live = 0;
-      auto trainer = weighted_trainer(comm, layers, zero, [](int) {});
-      step_of_ones(trainer);
-      most_live = live;
-      step_of_ones(trainer);
-      const auto held = trainer.held();
-      if (zero == 3)
-        CHECK(static_cast<bytes_t>(held.total() - held.pipeline) ==
-              state_bytes(layers * weights, {.data = 4}, 3, {.weight_bytes = 8, .gradient_bytes = 8, .optimizer_bytes = 16}));
-      if (comm.rank() == 2) between[as_size(zero)] = live, peak[as_size(zero)] = most_live;
-    });
-  }
-  // Where parameters stay whole the share is there beside them. Gathering a layer takes room for it twice, and a part.
-  CHECK(between[2] - between[3] == layers * layer_bytes);
-  CHECK(peak[2] - peak[3] >= (layers - 3) * layer_bytes);
+  using threads = thread_communicator<counted_tensor>;
+  const auto whole = bytes_at(threads::connect(4), layers, 2), shared = bytes_at(threads::connect(4), layers, 3),
+             sent = bytes_at(plain<plain_byte_plane>(threads::connect(4)), layers, 3);
+  // Where parameters stay whole the share is there beside them.
+  CHECK(whole.between - shared.between == layers * layer_bytes);
+  const auto in_a_use = [&](const held_bytes& h) { return layers * layer_bytes - (whole.forward - h.forward); };
+  CHECK(in_a_use(shared) ==
+        2 * layer_bytes + 2 * layer_bytes / 4);  // others may still copy this rank's part of the layer at work
+  CHECK(in_a_use(sent) == 2 * layer_bytes + layer_bytes / 4);
 }
 
 namespace {
