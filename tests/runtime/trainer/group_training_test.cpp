@@ -761,6 +761,41 @@ TEST_CASE("[threads] while a layer computes, the parameters of the next one are 
   CHECK(late_gathers(plain(threads::connect(2))) == 0);
 }
 
+TEST_CASE("a use of a layer that the pass does not have next is an error") {
+  struct nothing_owned {
+    struct piece {
+      std::size_t parameter = 0, chunk = 0;
+      std::int64_t first = 0;
+      tensor value;
+    };
+    std::vector<gathered_range> ranges;
+    std::vector<piece> pieces;
+    [[nodiscard]] const std::vector<gathered_range>& gathered() const { return ranges; }
+    [[nodiscard]] std::size_t owned_count() const { return pieces.size(); }
+    piece& owned(std::size_t k) { return pieces[k]; }
+  };
+  auto ends = channel::connect(1);
+  const std::vector<model_parameter> model(2);
+  std::vector<tensor> values(2, tensor(1, 1));
+  std::vector<hetsched::detail::held_parameter<tensor>> held(2);
+  for (int l = 0; l < 2; ++l) {
+    auto& p = held[as_size(l)];
+    p.what.layer = l;
+    p.model = as_size(l);
+    p.value = &values[as_size(l)];
+    p.shape = {1, 1};
+    p.gathered = true;
+  }
+  nothing_owned exchange;
+  hetsched::detail::gathered_layers<tensor, channel, host_queue> layers({{0, 2}}, model, held, exchange, ends[0], {}, {}, {});
+  CHECK_THROWS_WITH_AS((void)layers.gather(0), doctest::Contains("layer 0 is used, and"), input_error);
+  layers.begin_pass([](auto&& list) { list(action_kind::forward, 0); });
+  CHECK_THROWS_WITH_AS((void)layers.gather(1), doctest::Contains("parameters is layer 0"), input_error);
+  CHECK_FALSE(layers.gather(0));
+  CHECK_FALSE(layers.gather(1));
+  CHECK_THROWS_WITH_AS((void)layers.gather(1), doctest::Contains("parameters is none"), input_error);
+}
+
 TEST_CASE("[threads] a rank that fails between gathers ends the others, and all have what was there before") {
   std::array<std::string, 4> why;
   run_on_threads(thread_communicator<counted_tensor>::connect(4), [&](thread_communicator<counted_tensor>& comm) {
