@@ -609,7 +609,7 @@ struct counted_tensor {
   std::vector<double, counting_allocator<double>> values;
 };
 
-/// y = x w, element by element.
+/// y = x w, element by element of a row.
 struct weighted {
   struct context {
     const counted_tensor* x = nullptr;
@@ -622,14 +622,15 @@ struct weighted {
     on_forward();
     CHECK(known == weight[0].values.at(0));
     auto y = x;
-    for (std::size_t k = 0; k < y.values.size(); ++k) y.values[k] *= weight[0].values[k];
+    for (std::size_t k = 0; k < y.values.size(); ++k) y.values[k] *= weight[0].values[k % weight[0].values.size()];
     return y;
   }
   counted_tensor backward(const counted_tensor& dy, context& c) {
     auto dx = dy;
     for (std::size_t k = 0; k < dx.values.size(); ++k) {
-      sum[0].values[k] += dy.values[k] * c.x->values[k];
-      dx.values[k] *= weight[0].values[k];
+      const auto column = k % weight[0].values.size();
+      sum[0].values[column] += dy.values[k] * c.x->values[k];
+      dx.values[k] *= weight[0].values[column];
     }
     return dx;
   }
