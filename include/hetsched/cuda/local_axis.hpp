@@ -100,7 +100,8 @@ class cuda_local_axis {
          [&](const auto& bring) {
            for (int k = 0; k < size_; ++k)
              bring(receive, detail::offset_of(receive_counts, as_size(k)), k,
-                   detail::offset_of(held_->meeting->of(as_size(k)).counts, as_size(rank_)), at(receive_counts, k));
+                   detail::offset_of(held_->meeting->of(as_size(rank_), as_size(k)).counts, as_size(rank_)),
+                   at(receive_counts, k));
          });
   }
   /// values: those of rank `root` of the axis.

@@ -9,6 +9,7 @@
 
 #include <hetsched/core/random.hpp>
 #include <hetsched/cost/memory/training_memory.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
 #include <hetsched/model.hpp>
 
 using namespace hetsched;
@@ -159,6 +160,11 @@ TEST_CASE(
       stage_memory(chain, {1, 3}, {.data = 4}, {.samples = 2, .zero = 3, .state = gathering, .overheads = no_overheads});
   CHECK(sharded.temporary == all / 2 + 10 * block);
   CHECK(sharded.weights == 0);
+  // This library's runtime gathers the next layer's weights, too: two whole, and shares of two.
+  const auto ahead = stage_memory(chain, {1, 3}, {.data = 4},
+                                  {.samples = 2, .zero = 3, .state = training_stack{}.bf16, .overheads = no_overheads});
+  CHECK(ahead.temporary == all / 2 + 2 * 2 * block + 2 * ceil_div(2 * block, 4));
+  CHECK(ahead.weights == stage_memory(chain, {1, 3}, {.data = 4}, {.zero = 3, .overheads = no_overheads}).weights);
   CHECK(stage_memory(chain, {1, 3}, {}, {.state = gathering, .overheads = no_overheads}).weights == 2 * 2 * block);
   // Logits where the loss is one kernel, and where tensor-parallel devices share them.
   const auto of_head = [&](const activation_style& style, const degrees& d) {

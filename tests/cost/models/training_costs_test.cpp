@@ -35,10 +35,14 @@ void check_equal(const any_cost_model& found, const any_cost_model& expected, co
 TEST_CASE("cost.training_costs: a transformer on devices of the catalogue has the costs of its operators") {
   const auto hardware = one_node(*find_device("A100-SXM4-40GB"));
   using enum recomputation;
-  const auto by_hand = make_tile_cost(
-      hardware, model,
-      {.microbatch_size = 4, .precision = precision::bf16, .recompute = {none, selective, full}, .zero = {0, 1, 2, 3}},
-      {.attention = attention_kernels::flash, .causal = true, .sequence_parallel = true}, granularity::sublayer);
+  const auto by_hand =
+      make_tile_cost(hardware, model,
+                     {.microbatch_size = 4,
+                      .precision = precision::bf16,
+                      .recompute = {none, selective, full},
+                      .zero = {0, 1, 2, 3},
+                      .memory = training_stack{}.bf16},
+                     {.attention = attention_kernels::flash, .causal = true, .sequence_parallel = true}, granularity::sublayer);
   const auto found = training_costs(hardware, model, {.precision = precision::bf16});
   check_equal(found(4), by_hand, hardware);
   CHECK(formulas_for(hardware, true, cost_formulas::automatic) == cost_formulas::tile);

@@ -109,6 +109,17 @@ void check_all(std::vector<Communicator> ends, const std::vector<int>& ranks, st
       axis.begin_all_gather(part, joined, counts);
       axis.end_all_gather(part, joined, counts);
       expect(joined, sum);
+      axis.await_gathers();  // nobody reads the part any more
+      // One after the other without it: by turns from two parts.
+      auto second = part;
+      for (int turn = 0; turn < 5; ++turn) {
+        auto& given = turn % 2 == 0 ? part : second;
+        std::fill(given.begin(), given.end(), static_cast<Real>(turn));
+        axis.begin_all_gather(given, joined, counts);
+        axis.end_all_gather(given, joined, counts);
+        expect(joined, std::vector<Real>(size, static_cast<Real>(turn)));
+      }
+      axis.await_gathers();
 
       joined.assign(n * size, Real{});
       axis.all_gather(of_ranks[me], joined);

@@ -579,7 +579,7 @@ TEST_CASE("[threads] stages that gather parameters for each use have the bits of
 namespace {
 
 /// Bytes of this thread's tensors.
-thread_local std::size_t live = 0, most_live = 0;
+thread_local std::size_t live = 0;
 
 template <class T>
 struct counting_allocator {
@@ -588,7 +588,7 @@ struct counting_allocator {
   template <class U>
   counting_allocator(const counting_allocator<U>&) {}  // NOLINT: as allocators convert
   T* allocate(std::size_t n) {
-    most_live = std::max(most_live, live += n * sizeof(T));
+    live += n * sizeof(T);
     return std::allocator<T>().allocate(n);
   }
   void deallocate(T* p, std::size_t n) {
@@ -609,7 +609,7 @@ struct counted_tensor {
   std::vector<double, counting_allocator<double>> values;
 };
 
-/// y = x w, element by element.
+/// y = x w, element by element of a row.
 struct weighted {
   struct context {
     const counted_tensor* x = nullptr;
@@ -622,14 +622,15 @@ struct weighted {
     on_forward();
     CHECK(known == weight[0].values.at(0));
     auto y = x;
-    for (std::size_t k = 0; k < y.values.size(); ++k) y.values[k] *= weight[0].values[k];
+    for (std::size_t k = 0; k < y.values.size(); ++k) y.values[k] *= weight[0].values[k % weight[0].values.size()];
     return y;
   }
   counted_tensor backward(const counted_tensor& dy, context& c) {
     auto dx = dy;
     for (std::size_t k = 0; k < dx.values.size(); ++k) {
-      sum[0].values[k] += dy.values[k] * c.x->values[k];
-      dx.values[k] *= weight[0].values[k];
+      const auto column = k % weight[0].values.size();
+      sum[0].values[column] += dy.values[k] * c.x->values[k];
+      dx.values[k] *= weight[0].values[column];
     }
     return dx;
   }
@@ -672,42 +673,69 @@ void step_of_ones(Trainer& trainer) {
 
 }  // namespace
 
-TEST_CASE("[threads] between uses a stage that gathers parameters holds what is priced, and one layer's in a use") {
-  constexpr int layers = 8;
-  constexpr std::size_t layer_bytes = weights * sizeof(double);
-  std::array<std::size_t, 4> between{}, peak{};
-  for (const int zero : {2, 3}) {
-    run_on_threads(thread_communicator<counted_tensor>::connect(4), [&](thread_communicator<counted_tensor>& comm) {
-      live = most_live = 0;
-      auto trainer = weighted_trainer(comm, layers, zero, [](int) {});
-      step_of_ones(trainer);
-      most_live = live;
-      step_of_ones(trainer);
-      const auto held = trainer.held();
-      if (zero == 3)
-        CHECK(static_cast<bytes_t>(held.total() - held.pipeline) ==
-              state_bytes(layers * weights, {.data = 4}, 3, {.weight_bytes = 8, .gradient_bytes = 8, .optimizer_bytes = 16}));
-      if (comm.rank() == 2) between[as_size(zero)] = live, peak[as_size(zero)] = most_live;
+namespace {
+
+/// Bytes that a rank has between steps, and the most while a layer computes that its last one follows.
+struct held_bytes {
+  std::size_t between = 0, forward = 0;
+};
+
+template <class Ends>
+held_bytes bytes_at(Ends ends, int layers, int zero) {
+  held_bytes found;
+  run_on_threads(std::move(ends), [&](auto& comm) {
+    std::size_t forward = 0;
+    live = 0;
+    auto trainer = weighted_trainer(comm, layers, zero, [&](int layer) {
+      if (layer > 0 && layer + 1 < layers) forward = std::max(forward, live);
     });
-  }
-  // Where parameters stay whole the share is there beside them. Gathering a layer takes room for it twice, and a part.
-  CHECK(between[2] - between[3] == layers * layer_bytes);
-  CHECK(peak[2] - peak[3] >= (layers - 3) * layer_bytes);
+    step_of_ones(trainer);
+    const auto between = live;
+    forward = 0;
+    step_of_ones(trainer);
+    const auto held = trainer.held();
+    if (zero == 3)
+      CHECK(static_cast<bytes_t>(held.total() - held.pipeline) ==
+            state_bytes(layers * weights, {.data = comm.ranks()}, 3,
+                        {.weight_bytes = 8, .gradient_bytes = 8, .optimizer_bytes = 16}));
+    if (comm.rank() == 2) found = {between, forward};
+  });
+  return found;
 }
 
-TEST_CASE("[threads] while a layer computes, the parameters of the next one are gathered") {
-  // A rank leaves a layer once the other, which needs its part of the next layer's parameters, has come to that.
+}  // namespace
+
+TEST_CASE("[threads] between uses a stage that gathers parameters holds what is priced, and two layers' and parts in a use") {
+  constexpr int layers = 8;
+  constexpr std::size_t layer_bytes = weights * sizeof(double);
+  using threads = thread_communicator<counted_tensor>;
+  const auto whole = bytes_at(threads::connect(4), layers, 2), shared = bytes_at(threads::connect(4), layers, 3),
+             sent = bytes_at(plain<plain_byte_plane>(threads::connect(4)), layers, 3);
+  // Where parameters stay whole the share is there beside them.
+  CHECK(whole.between - shared.between == layers * layer_bytes);
+  const auto in_a_use = [&](const held_bytes& h) { return layers * layer_bytes - (whole.forward - h.forward); };
+  CHECK(in_a_use(shared) ==
+        2 * layer_bytes + 2 * layer_bytes / 4);  // others may still copy this rank's part of the layer at work
+  CHECK(in_a_use(sent) == 2 * layer_bytes + layer_bytes / 4);
+}
+
+namespace {
+
+/// A rank leaves a layer once the other, which needs its part of the next layer's parameters, has come to that. Returns how often
+/// that did not happen.
+template <class Ends>
+int late_gathers(Ends ends) {
   constexpr int layers = 4;
   std::mutex guard;
   std::condition_variable changed;
   int come_to = -1, late = 0;
-  run_on_threads(plain(thread_communicator<counted_tensor>::connect(2)), [&](auto& comm) {
+  run_on_threads(std::move(ends), [&](auto& comm) {
     auto trainer = weighted_trainer(comm, layers, 3, [&](int layer) {
       std::unique_lock lock(guard);
       if (comm.rank() == 0) {
         come_to = layer;
         changed.notify_all();
-      } else if (layer + 1 < layers && !changed.wait_for(lock, std::chrono::seconds(60), [&] { return come_to > layer; })) {
+      } else if (layer + 1 < layers && !changed.wait_for(lock, std::chrono::seconds(20), [&] { return come_to > layer; })) {
         ++late;
       }
     });
@@ -723,7 +751,50 @@ TEST_CASE("[threads] while a layer computes, the parameters of the next one are 
                          });
     }
   });
-  CHECK(late == 0);
+  return late;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] while a layer computes, the parameters of the next one are gathered") {
+  using threads = thread_communicator<counted_tensor>;
+  CHECK(late_gathers(threads::connect(2)) == 0);
+  CHECK(late_gathers(plain(threads::connect(2))) == 0);
+}
+
+TEST_CASE("a use of a layer that the pass does not have next is an error") {
+  struct nothing_owned {
+    struct piece {
+      std::size_t parameter = 0, chunk = 0;
+      std::int64_t first = 0;
+      tensor value;
+    };
+    std::vector<gathered_range> ranges;
+    std::vector<piece> pieces;
+    [[nodiscard]] const std::vector<gathered_range>& gathered() const { return ranges; }
+    [[nodiscard]] std::size_t owned_count() const { return pieces.size(); }
+    piece& owned(std::size_t k) { return pieces[k]; }
+  };
+  auto ends = channel::connect(1);
+  const std::vector<model_parameter> model(2);
+  std::vector<tensor> values(2, tensor(1, 1));
+  std::vector<hetsched::detail::held_parameter<tensor>> held(2);
+  for (int l = 0; l < 2; ++l) {
+    auto& p = held[as_size(l)];
+    p.what.layer = l;
+    p.model = as_size(l);
+    p.value = &values[as_size(l)];
+    p.shape = {1, 1};
+    p.gathered = true;
+  }
+  nothing_owned exchange;
+  hetsched::detail::gathered_layers<tensor, channel, host_queue> layers({{0, 2}}, model, held, exchange, ends[0], {}, {}, {});
+  CHECK_THROWS_WITH_AS((void)layers.gather(0), doctest::Contains("layer 0 is used, and"), input_error);
+  layers.begin_pass([](auto&& list) { list(action_kind::forward, 0); });
+  CHECK_THROWS_WITH_AS((void)layers.gather(1), doctest::Contains("parameters is layer 0"), input_error);
+  CHECK_FALSE(layers.gather(0));
+  CHECK_FALSE(layers.gather(1));
+  CHECK_THROWS_WITH_AS((void)layers.gather(1), doctest::Contains("parameters is none"), input_error);
 }
 
 TEST_CASE("[threads] a rank that fails between gathers ends the others, and all have what was there before") {

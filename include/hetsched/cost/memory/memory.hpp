@@ -23,7 +23,8 @@ struct training_memory {
   int reduced_bytes = gradient_bytes;       ///< of a gradient on its way between replicas
   int sharded_weight_bytes = weight_bytes;  ///< held at ZeRO stage 3; 0 where weights are gathered from the fp32 copy
   int working_bytes = weight_bytes;         ///< at ZeRO stage 3, for whole weights and gradients of the layer at work
-  int fp8_bytes = 0;                        ///< of copies in fp8 that products take, whole at any ZeRO stage; not of state_bytes
+  int working_part_bytes = 0;  ///< at ZeRO stage 3, for what is there of it in shares alone, as copies to gather from
+  int fp8_bytes = 0;           ///< of copies in fp8 that products take, whole at any ZeRO stage; not of state_bytes
   /// Read and written by kernels of their own to add a later microbatch's gradient to that of those before; 0 where the product
   /// that makes it adds it, too.
   int accumulation_bytes = 0;
@@ -35,7 +36,7 @@ struct training_memory {
 /// Throws input_error unless bytes are not negative.
 inline void validate(const training_memory& m) {
   for (const int bytes : {m.weight_bytes, m.gradient_bytes, m.optimizer_bytes, m.reduced_bytes, m.sharded_weight_bytes,
-                          m.working_bytes, m.fp8_bytes, m.accumulation_bytes})
+                          m.working_bytes, m.working_part_bytes, m.fp8_bytes, m.accumulation_bytes})
     if (bytes < 0) throw input_error("bytes per parameter must not be negative");
 }
 

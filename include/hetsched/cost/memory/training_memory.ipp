@@ -24,7 +24,9 @@ HETSCHED_INLINE stage_cost layer_memory(const layer_chain& chain, int index, std
   if (index > 0 && index + 1 < chain.size()) held.weight_bytes = checked_add(held.weight_bytes, share(state.fp8_bytes, 0, 3));
   held.activation_bytes = activation_bytes(chain, index, where.recompute, d, samples, style);
   held.temporary_bytes = temporary_bytes(chain, index, where.recompute, d, samples, style);
-  if (where.zero == 3) held.temporary_bytes = checked_add(held.temporary_bytes, share(state.working_bytes, 0, 3));
+  if (where.zero == 3)
+    held.temporary_bytes = checked_add(checked_add(held.temporary_bytes, share(state.working_bytes, 0, 3)),
+                                       share(state.working_part_bytes, where.zero, 3));
   return held;
 }
 

@@ -18,9 +18,12 @@ namespace hetsched {
 /// What the trainer that runs a plan does with it, as far as costs go: the library's own runtime by default.
 struct training_stack {
   std::string name = "hetsched";
-  training_memory bf16{};  ///< bytes for each parameter of a model that computes in bf16; and of one in any other 16 bits
-  training_memory fp16{};
-  training_memory fp32{.weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8};
+  /// Bytes for each parameter of a model that computes in bf16, or in any other 16 bits, in fp16 and in fp32. At ZeRO stage 3 the
+  /// runtime has the weights of the layer at work and of the next one, and its parts of both, which it copies.
+  training_memory bf16{.working_bytes = 2 * 2, .working_part_bytes = 2 * 2};
+  training_memory fp16{.working_bytes = 2 * 2, .working_part_bytes = 2 * 2};
+  training_memory fp32{
+      .weight_bytes = 4, .gradient_bytes = 4, .optimizer_bytes = 8, .working_bytes = 2 * 4, .working_part_bytes = 2 * 4};
   activation_style activations{};
   memory_overheads overheads = fitted_overheads;
   elementwise_fusion fusion = elementwise_fusion::grouped;

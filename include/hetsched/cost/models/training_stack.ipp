@@ -39,13 +39,18 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // earlier microbatches as they make them (examples/gpt_cuda/layers.hpp): what they read more counts as hidden behind what
     // they multiply.
     const training_stack hetsched;
+    auto other = hetsched;  // what it gathers ahead is its own
+    for (auto* m : {&other.bf16, &other.fp16, &other.fp32}) {
+      m->working_bytes = m->weight_bytes;
+      m->working_part_bytes = 0;
+    }
 
     // Megatron-LM, docs/api-guide/dist_optimizer: bf16 weights with fp32 gradients hold 18 bytes, 6 + 12 / d with the distributed
     // optimizer; fp16 with fp16 gradients 20 and 4 + 16 / d, as the optimizer copies gradients to fp32. --grad-reduce-in-bf16
     // makes bf16's gradients 2 bytes. Under --sequence-parallel the input that recomputation keeps is divided, too. Products add
     // to main_grad (gradient_accumulation_fusion; core/tensor_parallel/layers.py, wgrad_gemm_accum_fp32); without the extension,
     // and before 2022, main_grad.add_(grad) does: 10 bytes in bf16 (2 + 4 read, 4 written), 6 in fp16.
-    auto megatron = hetsched;
+    auto megatron = other;
     megatron.name = "megatron";
     megatron.activations.loss_copies = megatron.activations.split_loss_copies = several_precisions;
     megatron.bf16.gradient_bytes = megatron.bf16.reduced_bytes = 4;
@@ -62,7 +67,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // divided, but for those of products, which stay gathered until backward. The loss is one kernel, as llm-foundry's
     // loss_fn: fused_crossentropy. No margin: before the allocator fails it frees what it caches and tries again. Reduced
     // gradients are added to the shard's in fp32: 4 + 4 bytes are read and 4 written.
-    auto fsdp = hetsched;
+    auto fsdp = other;
     fsdp.name = "fsdp";
     for (auto* m : {&fsdp.bf16, &fsdp.fp16})
       *m = {.weight_bytes = 2,
@@ -106,7 +111,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // DeepSpeed, runtime/engine.py get_data_types: gradients have the model's type without "data_types": {"grad_accum_dtype"}.
     // Flat fp32 copies of parameters and gradients in the step, which the allocator keeps, were measured to take 20 bytes more
     // (bench/validation/memory_tables.cpp). ZeRO 3 gathers and reduces ahead (overlap_comm, prefetch).
-    auto deepspeed = hetsched;
+    auto deepspeed = other;
     deepspeed.name = "deepspeed";
     deepspeed.activations.loss_copies = deepspeed.activations.split_loss_copies = several_precisions;
     for (auto* m : {&deepspeed.bf16, &deepspeed.fp16}) {
@@ -127,7 +132,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     ddp.name = "ddp";
     for (auto* m : {&ddp.bf16, &ddp.fp16})
       *m = {.weight_bytes = 6, .gradient_bytes = 4, .optimizer_bytes = 8, .accumulation_bytes = fp32_sum};
-    ddp.fp32 = hetsched.fp32;
+    ddp.fp32 = other.fp32;
     ddp.fp32.accumulation_bytes = fp32_sum;
     ddp.activations = deepspeed.activations;
     ddp.gather_overlap = ddp.reduction_overlap = 0;

@@ -28,6 +28,7 @@ inline constexpr state_key state_keys[] = {{"weight_bytes", &training_memory::we
                                            {"reduced_bytes", &training_memory::reduced_bytes},
                                            {"sharded_weight_bytes", &training_memory::sharded_weight_bytes},
                                            {"working_bytes", &training_memory::working_bytes},
+                                           {"working_part_bytes", &training_memory::working_part_bytes},
                                            {"accumulation_bytes", &training_memory::accumulation_bytes}};
 
 struct precision_key {
@@ -110,9 +111,10 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
   for (const auto& key : precision_keys)
     if (const auto state = value.find(key.name)) {
       state->object({state_keys[0].name, state_keys[1].name, state_keys[2].name, state_keys[3].name, state_keys[4].name,
-                     state_keys[5].name, state_keys[6].name});
+                     state_keys[5].name, state_keys[6].name, state_keys[7].name});
       for (const auto& part : state_keys)
         if (const auto bytes = state->find(part.name)) s.*key.state.*part.bytes = bytes->count(0, 1000);
+      if (state->find("working_bytes") && !state->find("working_part_bytes")) (s.*key.state).working_part_bytes = 0;
     }
   for (const auto& key : number_keys)
     if (const auto number = value.find(key.name)) key.of(s) = number->number(0, key.most);
@@ -143,6 +145,12 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
     for (const auto& key : precision_keys)
       if (const auto state = value.find(key.name); !state || !state->find("accumulation_bytes"))
         (s.*key.state).accumulation_bytes = (*known.*key.state).accumulation_bytes;
+    if (s.name == training_stack{}.name)  // once it was priced without what it gathers ahead
+      for (const auto& key : precision_keys)
+        if (auto& m = s.*key.state; m.working_bytes == m.weight_bytes && m.working_part_bytes == 0) {
+          m.working_bytes = (*known.*key.state).working_bytes;
+          m.working_part_bytes = (*known.*key.state).working_part_bytes;
+        }
     if (*known != s) name.expected("another name: " + s.name + " is one that the library knows, with other figures");
   }
   return s;

@@ -49,7 +49,8 @@ namespace detail {
 ///   broadcast(values, root, deadline_s), all_to_all(send, send_counts, receive, receive_counts, deadline_s)
 ///              -> collective_outcome; deadline_s: how long to wait without progress
 /// Optional: begin_all_gather(mine, all, counts), which does not wait, and end_all_gather of the same and deadline_s, for what is
-/// to go on beside it; nothing else of the group is called in between.
+/// to go on beside it; nothing else of the group is called in between. Where others may read `mine` and `counts` behind that,
+/// until the group's next call has ended, there is await_gathers(deadline_s): a call that does nothing else.
 ///   settle()   returns when nobody reads or writes the spans of the last call, which has not returned progress, any more;
 ///              the communicator has been aborted
 template <class G, class Element>

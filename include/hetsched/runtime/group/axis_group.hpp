@@ -39,6 +39,7 @@ struct held_group {
   virtual void begin_all_gather(std::span<const Element> mine, std::span<Element> all, std::span<const std::size_t> counts) = 0;
   virtual collective_outcome end_all_gather(std::span<const Element> mine, std::span<Element> all,
                                             std::span<const std::size_t> counts) = 0;
+  virtual collective_outcome await_gathers() = 0;
   /// Aborts the communicator if nobody has; nobody touches the spans of what has begun then.
   virtual void abandon() = 0;
   /// Aborts the communicator and throws.
@@ -110,7 +111,8 @@ class device_axis {
   void all_gather(std::span<const Element> mine, std::span<Element> all) const { all_gather(mine, all, even(mine.size())); }
   /// The two halves of all_gather, with the same arguments, which stay where they are in between: what goes on there does not
   /// hold up the others, and a communicator that moves bytes by itself works beside it. Between them the axis is used for nothing
-  /// else; who cannot come to the second one calls abandon().
+  /// else; who cannot come to the second one calls abandon(). Others may read `mine` and `counts` until the next collective of
+  /// the axis has ended, be it await_gathers(), which moves nothing.
   void begin_all_gather(std::span<const Element> mine, std::span<Element> all, std::span<const std::size_t> counts) const {
     expect_parts(all.size(), mine.size(), counts);
     if (size_ > 1) held_->begin_all_gather(mine, all, counts);
@@ -120,6 +122,9 @@ class device_axis {
       check(collective_kind::all_gather, held_->end_all_gather(mine, all, counts));
     else
       detail::copy_elements(all.data(), mine.data(), mine.size());
+  }
+  void await_gathers() const {
+    if (size_ > 1) check(collective_kind::all_gather, held_->await_gathers());
   }
   void abandon() const {
     if (size_ > 1) held_->abandon();
@@ -211,8 +216,12 @@ template <class Communicator, class Settle>
 template <pipeline_tensor Tensor, data_plane<Tensor> Communicator>
 class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
   using element = typename tensor_traits<Tensor>::element;
+  using own_collectives = typename detail::collectives_of<Tensor, Communicator>::type;
 
  public:
+  /// Whether others may read what this rank gives to a gather in halves behind the second one.
+  static constexpr bool lends_parts = requires(own_collectives & own) { own.await_gathers(1.0); };
+
   axis_group() = default;
 
   /// `ranks`: of the communicator, in the order of the axis, this rank's among them. All of them make one before the first
@@ -222,8 +231,6 @@ class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
       : device_axis<element>(make(comm, std::move(ranks), std::move(options))) {}
 
  private:
-  using own_collectives = typename detail::collectives_of<Tensor, Communicator>::type;
-
   struct held final : detail::held_group<element> {
     held(const Communicator& c, group_place p, axis_options o)
         : comm(c), place(std::move(p)), options(std::move(o)), own(open(comm, place)) {}
@@ -258,6 +265,12 @@ class axis_group : public device_axis<typename tensor_traits<Tensor>::element> {
         return own.end_all_gather(mine, all, counts, options.deadline_s);
       else
         return own.all_gather(mine, all, counts, options.deadline_s);
+    }
+    collective_outcome await_gathers() override {
+      if constexpr (lends_parts)
+        return own.await_gathers(options.deadline_s);
+      else
+        return {};
     }
     void abandon() override {
       if (comm.failure().empty())

@@ -169,8 +169,8 @@ class pipeline_trainer {
         evaluator_->take_order();
       else
         evaluator_ = executor_for(forwards_of(pipeline().order), 0, "evaluation");
+      begin_gathers(*evaluator_);
     });
-    begin_gathers(*evaluator_);
     evaluator_->step(inputs, std::span<const target>(targets), detail::loss_value_alone<Tensor, Loss, queue>{loss});
     double mean = 0;
     guarded("in an evaluation", [&] {
@@ -317,6 +317,7 @@ class pipeline_trainer {
     using target = std::remove_cvref_t<decltype(*std::data(targets))>;
     guarded("", [&] {
       for (auto& p : parameters_) p.make_gradient(queue_);
+      begin_gathers(*executor_);
     });
     const double factor = loss_share_ * options_.scaling.scale;
     const accumulation here{.first = passes_ == 0, .last = last};
@@ -326,7 +327,6 @@ class pipeline_trainer {
     const auto progress = [&] { return exchange_->progress(); };
     const auto looks = [&] { return exchange_->waits_for_device(); };
     const auto all_issued = [&] { exchange_->begin_joint(); };
-    begin_gathers(*executor_);
     executor_->step(inputs, std::span<const target>(targets), detail::scaled_loss<Tensor, Loss, queue>{loss, factor, queue_},
                     {.ended = ended, .progress = progress, .looks = looks, .all_issued = all_issued}, here);
     if constexpr (times_layers) tell_times();

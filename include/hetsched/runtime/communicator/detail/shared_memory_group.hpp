@@ -36,14 +36,12 @@ class group_meeting {
 
   [[nodiscard]] const group_place& place() const { return place_; }
   [[nodiscard]] std::size_t size() const { return members_.size(); }
-  [[nodiscard]] const call& of(std::size_t k) const { return members_[k].shown; }
+  /// What member k shows of the call that `me` is in.
+  [[nodiscard]] const call& of(std::size_t me, std::size_t k) const { return members_[k].shown[turn_of(me)]; }
 
   /// What a member keeps for the others, from its beginning on; null: it has not begun.
   void keep(std::size_t me, std::shared_ptr<void> what);
   [[nodiscard]] std::shared_ptr<void> kept_by(std::size_t k) const;
-
-  /// Shows a call; seen by those that have come through the next meeting.
-  void show(std::size_t me, const call& c) { members_[me].shown = c; }
 
   /// Waits until all have come here equally often.
   collective_outcome meet(std::size_t me, double deadline_s) {
@@ -64,13 +62,16 @@ class group_meeting {
   template <class Work>
   collective_outcome together(std::size_t me, const call& c, double deadline_s, Work&& work) {
     begin(me, c);
-    return end(me, c, deadline_s, work);
+    if (auto outcome = end(me, c, deadline_s, work); outcome.result != wait_result::progress) return outcome;
+    return meet(me, deadline_s);
   }
-  /// The two halves of together(). What is shown stays where it is between them.
+  /// Shows a call to those that come through this meeting. The next one's takes another place, as they may still look at this
+  /// one; that after it finds them through with it.
   void begin(std::size_t me, const call& c) {
-    show(me, c);
+    members_[me].shown[1 - turn_of(me)] = c;
     arrive(me);
   }
+  /// together() but for its second meeting: others may still do their part, until the end of the next call.
   template <class Work>
   collective_outcome end(std::size_t me, const call& c, double deadline_s, Work&& work) {
     if (auto outcome = await(me, deadline_s); outcome.result != wait_result::progress) return outcome;
@@ -84,7 +85,7 @@ class group_meeting {
     }
     end_access(me);
     if (!problem.empty()) return {.result = wait_result::aborted, .waits_for = -1, .problem = std::move(problem)};
-    return meet(me, deadline_s);
+    return {};
   }
 
   /// Returns when nobody reads or writes any more.
@@ -94,12 +95,13 @@ class group_meeting {
  private:
   /// Why the others' calls do not fit this one.
   [[nodiscard]] std::string difference(std::size_t me, const call& mine) const;
+  [[nodiscard]] std::size_t turn_of(std::size_t me) const { return members_[me].times.load(std::memory_order_relaxed) % 2; }
 
   static constexpr int spins = 64;
   struct alignas(64) member {
     std::atomic<std::uint64_t> times{0};
     std::atomic<bool> busy{false};
-    call shown;
+    call shown[2];  ///< by turns
     std::shared_ptr<void> kept;
   };
   group_place place_;
@@ -112,7 +114,7 @@ class group_meeting {
 };
 
 /// Collectives of threads that read and write each other's memory. Two meetings each: all have come with their spans, and all
-/// have done their part. Nothing is allocated or copied twice.
+/// have done their part; a gather in halves has the first alone. Nothing is allocated or copied twice.
 template <class Element>
 class shared_memory_group {
   using counts_type = std::span<const std::size_t>;
@@ -140,7 +142,8 @@ class shared_memory_group {
   }
   collective_outcome all_gather(std::span<const Element> mine, std::span<Element> all, counts_type counts, double deadline_s) {
     begin_all_gather(mine, all, counts);
-    return end_all_gather(mine, all, counts, deadline_s);
+    if (auto outcome = end_all_gather(mine, all, counts, deadline_s); outcome.result != wait_result::progress) return outcome;
+    return meeting_->meet(me_, deadline_s);
   }
   void begin_all_gather(std::span<const Element> mine, std::span<Element>, counts_type counts) {
     meeting_->begin(me_, {collective_kind::all_gather, mine.data(), nullptr, 0, counts, {}});
@@ -151,6 +154,12 @@ class shared_memory_group {
       std::size_t first = 0;
       for (std::size_t k = 0; k < size(); first += counts[k++]) copy_elements(all.data() + first, in(k), counts[k]);
     });
+  }
+  /// Told from a gather by its number of elements.
+  collective_outcome await_gathers(double deadline_s) {
+    const group_meeting::call c{collective_kind::all_gather, nullptr, nullptr, 1, {}, {}};
+    meeting_->begin(me_, c);
+    return meeting_->end(me_, c, deadline_s, [] {});
   }
   collective_outcome reduce_scatter(std::span<const Element> all, std::span<Element> mine, counts_type counts,
                                     double deadline_s) {
@@ -175,7 +184,7 @@ class shared_memory_group {
     return together({collective_kind::all_to_all, send.data(), nullptr, 0, send_counts, receive_counts}, deadline_s, [&] {
       std::size_t first = 0;
       for (std::size_t k = 0; k < size(); first += receive_counts[k++])
-        copy_elements(receive.data() + first, in(k) + offset_of(meeting_->of(k).counts, me_), receive_counts[k]);
+        copy_elements(receive.data() + first, in(k) + offset_of(meeting_->of(me_, k).counts, me_), receive_counts[k]);
     });
   }
   void settle() { meeting_->settle(); }
@@ -184,8 +193,8 @@ class shared_memory_group {
   static constexpr std::size_t block = 8192 / sizeof(Element) > 0 ? 8192 / sizeof(Element) : 1;
 
   [[nodiscard]] std::size_t size() const { return meeting_->size(); }
-  [[nodiscard]] const Element* in(std::size_t k) const { return static_cast<const Element*>(meeting_->of(k).in); }
-  [[nodiscard]] Element* out(std::size_t k) const { return static_cast<Element*>(meeting_->of(k).out); }
+  [[nodiscard]] const Element* in(std::size_t k) const { return static_cast<const Element*>(meeting_->of(me_, k).in); }
+  [[nodiscard]] Element* out(std::size_t k) const { return static_cast<Element*>(meeting_->of(me_, k).out); }
   /// A pass less than by way of a block.
   static void sum_in_both(Element* __restrict a, Element* __restrict b, std::size_t n) {
     for (std::size_t left = n / elements_at_once; left > 0; --left) {

@@ -72,7 +72,7 @@ HETSCHED_INLINE void group_meeting::settle() const {
 
 HETSCHED_INLINE std::string group_meeting::difference(std::size_t me, const call& mine) const {
   for (std::size_t k = 0; k < size(); ++k) {
-    const auto& other = of(k);
+    const auto& other = of(me, k);
     const auto says = [&](const char* what) {
       return std::string("rank ") + std::to_string(place_.ranks[k]) + " calls " + collective_name(other.kind) + what;
     };

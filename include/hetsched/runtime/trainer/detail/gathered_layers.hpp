@@ -8,10 +8,10 @@
 #include <map>
 #include <numeric>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/layer_range.hpp>
@@ -32,11 +32,19 @@ namespace hetsched::detail {
 /// This rank's layers at ZeRO stage 3: their parameters are empty tensors but for the time of a use, ahead of which all ranks of
 /// the stage that hold them gather what each of them owns. These do the same actions in the same order, so that each axis has
 /// its gathers in one order, as it has the layers' own collectives. A gather is begun before the layer that is used ahead of it
-/// computes, on a queue of its own: so there are the parameters of one layer and the parts of the next, and never more.
+/// computes, on a queue of its own: so there are the parameters of one layer, all parts of the next and this rank's part of it,
+/// and never more; where ranks read each other's memory this rank's part of the one, too, which others may come for until then.
 template <class Tensor, class Communicator, class Queue>
 class gathered_layers {
   using traits = tensor_traits<Tensor>;
   using axis = typename axis_of<Tensor, Communicator>::type;
+  /// Whether others may read this rank's part when all is there. An axis that works on a queue has its gathers in order there.
+  static constexpr bool lends_parts = [] {
+    if constexpr (requires { axis::lends_parts; })
+      return axis::lends_parts;
+    else
+      return false;
+  }();
 
  public:
   /// `stages`: the layers of this rank's. `parameters`, `exchange`: stay where they are; what ranks own is the exchange's.
@@ -84,17 +92,22 @@ class gathered_layers {
   }
   /// Makes the parameters of the layer that is used now whole, and begins with the next one's. Returns whether they have changed
   /// since the last time.
-  /// Throws: communication_error as collectives do, and the communicator is aborted then.
+  /// Throws: communication_error as collectives do, and the communicator is aborted then; input_error for a layer that the pass
+  /// does not use now.
   bool gather(int layer) {
     const auto found = layers_.find(layer);
     if (found == layers_.end()) return false;
     auto& here = found->second;
-    HETSCHED_EXPECTS(next_ < uses_.size() && uses_[next_] == layer);
+    if (next_ >= uses_.size() || uses_[next_] != layer)
+      throw input_error("layer " + std::to_string(layer) +
+                        " is used, and the schedule's next one that gathers its parameters is " +
+                        (next_ < uses_.size() ? "layer " + std::to_string(uses_[next_]) : "none"));
     if (!begun_) begin(here);
     for (auto* const p : here.parameters) *p->value = make_tensor<Tensor>(p->shape, queue_);
     for (auto& s : here.shares) {
       end_collect(axes_.at(s.set), std::as_const(s.part), s.whole, s.counts);
       unpack<Tensor>(s.whole, s.all, queue_);
+      if constexpr (lends_parts) lent_[s.set] = std::move(s.part);  // all are through with the one before
       s.part = Tensor{};
       s.whole = Tensor{};
     }
@@ -102,10 +115,17 @@ class gathered_layers {
     if (++next_ < uses_.size()) begin(layers_.at(uses_[next_]));
     return std::exchange(here.changed, false);
   }
-  /// Nobody reads the layer's parameters before the next gather().
+  /// Nobody reads the layer's parameters before the next gather(). Behind the last use of a pass all ranks wait until nobody
+  /// needs the others' parts. Throws: as gather().
   void release(int layer) {
-    if (const auto found = layers_.find(layer); found != layers_.end())
-      for (auto* const p : found->second.parameters) *p->value = Tensor{};
+    const auto found = layers_.find(layer);
+    if (found == layers_.end()) return;
+    for (auto* const p : found->second.parameters) *p->value = Tensor{};
+    if constexpr (lends_parts)
+      if (next_ == uses_.size()) {
+        for (const auto& [set, part] : lent_) axes_.at(set).await_gathers();
+        lent_.clear();
+      }
   }
   void release() {
     for (const auto& [number, one] : layers_) release(number);
@@ -193,6 +213,10 @@ class gathered_layers {
 
   /// What a step that has failed has begun.
   void abandon() {
+    if constexpr (lends_parts) {
+      for (const auto& [set, part] : lent_) axes_.at(set).abandon();
+      lent_.clear();
+    }
     if (!begun_) return;
     for (auto& s : begun_->shares) {
       if constexpr (requires { axes_.at(s.set).abandon(); }) axes_.at(s.set).abandon();
@@ -237,6 +261,7 @@ class gathered_layers {
   std::map<int, gathered_layer> layers_;
   std::map<std::size_t, axis> axes_;         ///< by set of ranks, those of this rank
   std::map<std::size_t, std::size_t> most_;  ///< bytes of a gather
+  std::map<std::size_t, Tensor> lent_;       ///< by set, this rank's part of the last gather that has ended
 };
 
 }  // namespace hetsched::detail
