@@ -24,6 +24,7 @@
 #include <vector>
 
 #include <hetsched/cost/memory/memory.hpp>
+#include <hetsched/runtime/group/any_communicator.hpp>
 #include <hetsched/runtime/group/stage_group.hpp>
 #include <hetsched/runtime/trainer/train_on_threads.hpp>
 
@@ -711,11 +712,15 @@ TEST_CASE("[threads] between uses a stage that gathers parameters holds what is 
   using threads = thread_communicator<counted_tensor>;
   const auto whole = bytes_at(threads::connect(4), layers, 2), shared = bytes_at(threads::connect(4), layers, 3),
              sent = bytes_at(plain<plain_byte_plane>(threads::connect(4)), layers, 3);
+  std::vector<any_communicator<counted_tensor>> any;
+  for (auto& end : threads::connect(4)) any.emplace_back(end);
+  const auto erased = bytes_at(std::move(any), layers, 3);
   // Where parameters stay whole the share is there beside them.
   CHECK(whole.between - shared.between == layers * layer_bytes);
   const auto in_a_use = [&](const held_bytes& h) { return layers * layer_bytes - (whole.forward - h.forward); };
   CHECK(in_a_use(shared) ==
         2 * layer_bytes + 2 * layer_bytes / 4);  // others may still copy this rank's part of the layer at work
+  CHECK(in_a_use(erased) == in_a_use(shared));
   CHECK(in_a_use(sent) == 2 * layer_bytes + layer_bytes / 4);
 }
 

@@ -38,10 +38,13 @@ template <class Tensor, class Communicator, class Queue>
 class gathered_layers {
   using traits = tensor_traits<Tensor>;
   using axis = typename axis_of<Tensor, Communicator>::type;
-  /// Whether others may read this rank's part when all is there. An axis that works on a queue has its gathers in order there.
+  /// Whether others may read this rank's part when all is there: unless the axis says that they do not. An axis that works on a
+  /// queue has its gathers in order there.
   static constexpr bool lends_parts = [] {
     if constexpr (requires { axis::lends_parts; })
       return axis::lends_parts;
+    else if constexpr (requires(const axis& a) { a.await_gathers(); })
+      return true;
     else
       return false;
   }();
