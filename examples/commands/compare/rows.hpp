@@ -61,7 +61,7 @@ struct comparison_row {
   return std::nullopt;
 }
 
-/// The plan with the shortest iteration, with its sends where they hold ranks up; null if there is none.
+/// The plan with the shortest iteration, counting sends where they hold ranks up; null if there is none.
 [[nodiscard]] inline const comparison_row* best_of(const std::vector<comparison_row>& rows) {
   const comparison_row* best = nullptr;
   for (const auto& r : rows)

@@ -66,7 +66,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // and reductions have streams of their own (forward and backward prefetch). With DTensor's sequence parallelism inputs are
     // divided, but for those of products, which stay gathered until backward. The loss is one kernel, as llm-foundry's
     // loss_fn: fused_crossentropy. No margin: before the allocator fails it frees what it caches and tries again. Reduced
-    // gradients are added to the shard's in fp32: 4 + 4 bytes are read and 4 written.
+    // gradients are added to the shard's in fp32 (_fsdp_collectives.py): 4 + 4 bytes are read and 4 written.
     auto fsdp = other;
     fsdp.name = "fsdp";
     for (auto* m : {&fsdp.bf16, &fsdp.fp16})
@@ -94,8 +94,10 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // (3 x 4 + 2 + 2). Selective recomputation with option op keeps the output of every other product (_save_list): of a block of
     // Llama 3.1 8B input, queries, values, attention, gate and output, 62 of 136 KiB a token. run_train.sh sets
     // expandable_segments, so no fragments are lost. torch.compile puts elementwise operations with what is beside them.
-    // Gradients that stay whole until the last microbatch are added to fp32 from bf16 (_fsdp_param.py,
-    // accumulate_unsharded_grad_if_needed): 2 + 4 bytes are read, 4 written.
+    // Between the microbatches of a pipeline reduction is off (torch/distributed/pipelining/stage.py), and gradients, whole at
+    // any ZeRO stage, are in the type of the reduction: autograd adds bf16 to fp32 (fsdp/_fully_shard/_fsdp_param_group.py,
+    // _set_unsharded_grad_dtypes), which reads 2 + 4 bytes and writes 4. At ZeRO stages 2 and 3 a shard's are charged, too
+    // little.
     auto torchtitan = fsdp;
     torchtitan.name = "torchtitan";
     torchtitan.bf16.accumulation_bytes = torchtitan.fp16.accumulation_bytes = 2 + 4 + 4;
@@ -116,7 +118,7 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     deepspeed.activations.loss_copies = deepspeed.activations.split_loss_copies = several_precisions;
     for (auto* m : {&deepspeed.bf16, &deepspeed.fp16}) {
       m->optimizer_bytes = 12 + 20;
-      m->accumulation_bytes = half_sum;  // grad_accum.add_(grad) of runtime/zero/stage_1_and_2.py, in the model's type
+      m->accumulation_bytes = half_sum;  // by autograd, in the model's type
     }
     deepspeed.fp32.accumulation_bytes = fp32_sum;
     deepspeed.gather_overlap = deepspeed.reduction_overlap = 1;

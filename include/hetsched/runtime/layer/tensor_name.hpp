@@ -16,24 +16,20 @@ using tensor_name = std::pair<std::string, int>;
 
 namespace detail {
 
+template <class Names>
+[[nodiscard]] std::vector<tensor_name> listed(Names&& names) {
+  return {std::begin(names), std::end(names)};
+}
 /// What the layer's parameter_names() returns, if it has that.
 template <class L>
 [[nodiscard]] std::vector<tensor_name> parameter_names([[maybe_unused]] L& layer) {
-  if constexpr (requires { layer.parameter_names(); }) {
-    auto&& names = layer.parameter_names();
-    return std::vector<tensor_name>(std::begin(names), std::end(names));
-  } else {
-    return {};
-  }
+  if constexpr (requires { layer.parameter_names(); }) return listed(layer.parameter_names());
+  return {};
 }
 template <class L>
 [[nodiscard]] std::vector<tensor_name> buffer_names([[maybe_unused]] L& layer) {
-  if constexpr (requires { layer.buffer_names(); }) {
-    auto&& names = layer.buffer_names();
-    return std::vector<tensor_name>(std::begin(names), std::end(names));
-  } else {
-    return {};
-  }
+  if constexpr (requires { layer.buffer_names(); }) return listed(layer.buffer_names());
+  return {};
 }
 
 /// The tensors of a layer of layers: how many each has, and what it calls them.

@@ -170,8 +170,8 @@ class parallel_costs {
   // Behind so much backward of the last microbatch.
   [[nodiscard]] double update_behind(layer_range layers, const placement& where, double backward_s) const;
 
-  // Of a layer, with what its collectives take there and back, on a device that adds up the gradients of so many parameters, by a
-  // kernel for each tensor if `one_by_one`.
+  // Seconds of a layer. there_s, back_s: of its collectives in forward and backward. parameters: whose gradients the device adds
+  // to those of earlier microbatches; one_by_one: with a kernel for each tensor.
   [[nodiscard]] stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute, double there_s,
                                    double back_s, double parameters, bool one_by_one) const;
 
