@@ -16,7 +16,7 @@
 #include <variant>
 #include <vector>
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <nlohmann/json.hpp>
 
 #include <hetsched/cost/models/forward_costs.hpp>

@@ -11,7 +11,8 @@
 #include <system_error>
 #include <vector>
 
-#include <hetsched/io.hpp>
+#include <hetsched/io/json/profile_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 #include "profiles/layer_times.hpp"
 
@@ -110,7 +111,7 @@ replica_profile convert(const command::profile_conversion& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("galvatron-to-profile"), "galvatron-to-profile");
+  command::application app(command::about("galvatron-to-profile"), "galvatron-to-profile");
   app.footer(
       "galvatron-to-profile --measured computation_profiling_bf16_llama2-7b_all.json \\\n"
       "    --model config.json --sequence 2048 --gpu A100=A100-SXM4-40GB --out profile.json");

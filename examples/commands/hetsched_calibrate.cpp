@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/cost/models/operator_correction.hpp>
@@ -200,7 +200,7 @@ int calibrate_command(const arguments& given) {
   if (given.json) {
     nlohmann::ordered_json unseen;
     for (std::size_t i = 0; i < calibration_depths; ++i) unseen[depths[i]] = found.error_unseen[i];
-    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"device", nlohmann::ordered_json::parse(to_json(found.device))},
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"device", hetsched::detail::document_of(to_json(found.device))},
                                                                {"operators", file.operators.size()},
                                                                {"error_before", found.error_before},
                                                                {"error_after", found.error_after},
@@ -229,7 +229,7 @@ int calibrate_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-calibrate"), "hetsched-calibrate");
+  command::application app(command::about("hetsched-calibrate"), "hetsched-calibrate");
   app.footer(
       "hetsched-calibrate --device A100-SXM4-40GB --operators measured.csv --out device.json\n"
       "hetsched-calibrate --device T4 --operators t4.csv --device L4 --operators l4.csv --forest f.json");

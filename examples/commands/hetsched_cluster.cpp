@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <nlohmann/json.hpp>
 
 #include <hetsched/io.hpp>
@@ -140,7 +140,7 @@ int cluster_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-cluster"), "hetsched-cluster");
+  command::application app(command::about("hetsched-cluster"), "hetsched-cluster");
   app.footer(
       "hetsched-cluster --from-slurm 'gpu[01-08]' --gpus gpus.txt --topology topo.txt --out c.json\n"
       "hetsched-cluster --hostfile hosts --device A100-SXM4-80GB:8 --network 8x400");

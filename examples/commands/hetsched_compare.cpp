@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/sends.hpp>
@@ -116,7 +116,7 @@ int compare_command(const comparison& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-compare"), "hetsched-compare");
+  command::application app(command::about("hetsched-compare"), "hetsched-compare");
   app.footer(
       "hetsched-compare --cluster cluster.json --model model.json --global-batch 256\n"
       "hetsched-compare --cluster cluster.json --model model.json --global-batch 256 --report page.html");

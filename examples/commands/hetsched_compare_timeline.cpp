@@ -308,7 +308,7 @@ int compare_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-compare-timeline"), "hetsched-compare-timeline");
+  command::application app(command::about("hetsched-compare-timeline"), "hetsched-compare-timeline");
   app.footer("hetsched-compare-timeline --plan plan.json --measured trace.json --report report.html");
   arguments given;
   app.add_option("--predicted", given.predicted, "trace of a simulated iteration, as hetsched-simulate --trace writes");

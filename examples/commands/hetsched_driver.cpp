@@ -9,9 +9,10 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 
 #include "command.hpp"
+#include "names.hpp"
 
 namespace {
 
@@ -45,7 +46,7 @@ int main(int argc, char** argv) {
     std::cerr << "hetsched: there is no command " << first << command::did_you_mean(first, names) << " (see --help)\n";
     return command::bad_input;
   }
-  CLI::App app("Plans and runs pipeline-parallel training on mixed GPUs.", "hetsched");
+  command::application app("Plans and runs pipeline-parallel training on mixed GPUs.", "hetsched");
   for (const auto& c : commands) app.add_subcommand(std::string(c.name), std::string(c.about));
   app.footer("hetsched plan --cluster cluster.json --model model.json --global-batch 256 --out plan.json\nhetsched plan --help");
   return command::run(app, argc, argv, [&] {

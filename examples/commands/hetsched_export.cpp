@@ -7,9 +7,10 @@
 #include <system_error>
 #include <variant>
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 #include <nlohmann/json.hpp>
 
+#include <hetsched/core/printable.hpp>
 #include <hetsched/io.hpp>
 
 #include "command.hpp"
@@ -56,7 +57,7 @@ int export_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-export"), "hetsched-export");
+  command::application app(command::about("hetsched-export"), "hetsched-export");
   app.footer(
       "hetsched-export --plan plan.json --cluster cluster.json --to megatron --out megatron\n"
       "hetsched-export --plan plan.json --to torch --out torch");

@@ -196,7 +196,7 @@ int generate_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-generate"), "hetsched-generate");
+  command::application app(command::about("hetsched-generate"), "hetsched-generate");
   app.footer("hetsched-generate --checkpoint run --prompt 'Alice was' --ranks 4");
   arguments given;
   app.add_option("--plan", given.plan,

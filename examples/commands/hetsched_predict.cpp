@@ -33,7 +33,7 @@ int predict_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-predict"), "hetsched-predict");
+  command::application app(command::about("hetsched-predict"), "hetsched-predict");
   app.footer(
       "hetsched-predict --device A100-SXM4-40GB --operators operators.csv\n"
       "hetsched-predict --cluster cluster.json --model model.json --plan plan.json");

@@ -208,8 +208,8 @@ int profile_command(arguments given, const CLI::App& app) {
   files.add(given.model_out, train::to_model_json(m.config));
   files.write();
   if (given.json)
-    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"profile", nlohmann::ordered_json::parse(to_json(costs))},
-                                                               {"cluster", nlohmann::ordered_json::parse(to_json(hardware))},
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"profile", hetsched::detail::document_of(to_json(costs))},
+                                                               {"cluster", hetsched::detail::document_of(to_json(hardware))},
                                                                {"files", files.paths()}});
   else
     std::cout << tables(m, costs) << hardware_table(m) << files.summary();
@@ -219,7 +219,7 @@ int profile_command(arguments given, const CLI::App& app) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-profile"), "hetsched-profile");
+  command::application app(command::about("hetsched-profile"), "hetsched-profile");
   app.footer("hetsched-profile --microbatch-size 1,2,4 --out-profile profile.json --out-cluster cluster.json");
   arguments given;
   train::add_model_options(app, given.model);

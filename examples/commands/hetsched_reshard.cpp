@@ -170,7 +170,7 @@ int reshard_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-reshard"), "hetsched-reshard");
+  command::application app(command::about("hetsched-reshard"), "hetsched-reshard");
   app.footer(
       "hetsched-reshard --cluster cluster.json --from a100:0:1x8:2,1,4 --to v100:0:1x8:8,1,1 \\\n"
       "    --shape 8,2048,4096 --dtype fp16");

@@ -577,7 +577,7 @@ int simulate_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-simulate"), "hetsched-simulate");
+  command::application app(command::about("hetsched-simulate"), "hetsched-simulate");
   app.footer(
       "hetsched-simulate --pipeline pipeline.json --schedule 1f1b\n"
       "hetsched-simulate --plan plan.json --schedule auto --report report.html");

@@ -265,7 +265,7 @@ int spmd_command(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-spmd"), "hetsched-spmd");
+  command::application app(command::about("hetsched-spmd"), "hetsched-spmd");
   app.footer("hetsched-spmd --graph graph.json --cluster cluster.json --training");
   arguments given;
   app.add_option("--graph", given.graph, "graph.json")->required();

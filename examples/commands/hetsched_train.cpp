@@ -335,7 +335,7 @@ int train_command(const train::arguments& given) {
 
 int main(int argc, char** argv) {
   const train::side_errors never_wait;
-  CLI::App app(command::about("hetsched-train"), "hetsched-train");
+  command::application app(command::about("hetsched-train"), "hetsched-train");
   app.footer(
       "hetsched-train --ranks 4 --steps 50\n"
       "hetsched-train --plan plan.json --checkpoint checkpoints --every 10");

@@ -10,7 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include <hetsched/io.hpp>
+#include <hetsched/io/json/profile_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 #include "profiles/layer_times.hpp"
 
@@ -92,7 +93,7 @@ replica_profile convert(const command::profile_conversion& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("metis-to-profile"), "metis-to-profile");
+  command::application app(command::about("metis-to-profile"), "metis-to-profile");
   app.footer(
       "metis-to-profile --measured DeviceType.A100_tp1_bs1.json DeviceType.A100_tp2_bs1.json \\\n"
       "    --model model.json --gpu A100=A100-SXM4-40GB --out profile.json");

@@ -11,7 +11,9 @@
 #include <tuple>
 #include <vector>
 
-#include <hetsched/io.hpp>
+#include <hetsched/io/json/profile_json.hpp>
+#include <hetsched/io/json_reader.hpp>
+#include <hetsched/io/operators_csv.hpp>
 
 #include "profiles/layer_times.hpp"
 
@@ -157,7 +159,7 @@ replica_profile convert(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("sailor-to-profile"), "sailor-to-profile");
+  command::application app(command::about("sailor-to-profile"), "sailor-to-profile");
   app.footer(
       "sailor-to-profile --csv OPT-350/A100-40/profile.json --csv OPT-350/V100-16/profile.json \\\n"
       "    --model model.json --gpu A100-40=A100-SXM4-40GB --gpu V100-16=V100-SXM2-16GB \\\n"

@@ -14,6 +14,8 @@
 #include <doctest/doctest.h>
 
 #include "../../examples/commands/command.hpp"
+#include "../../examples/commands/names.hpp"
+#include "../../examples/commands/version.hpp"
 #include "workplace.hpp"
 
 using hetsched::test::workplace;
@@ -90,7 +92,7 @@ std::pair<int, std::string> parse(CLI::App& app, std::vector<std::string> words)
 }
 
 struct sample {
-  CLI::App app{"Does it.", "prog"};
+  command::application app{"Does it.", "prog"};
   int count = 2;
   double share = 0;
   std::string file, word, given;

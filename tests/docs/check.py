@@ -171,7 +171,7 @@ def quickstart(folder):
     _, _, rest = script.partition("exit 3; }\n")
     (folder / "quickstart-out").mkdir(exist_ok=True)
     (folder / "build").mkdir(exist_ok=True)
-    return 'set -e; echo "Building the commands (about two minutes); the log is build/quickstart/log.txt"\n' + \
+    return 'set -e; echo "Building the commands (about a minute); the log is build/quickstart/log.txt"\n' + \
         f"build='{build}' out=quickstart-out data=examples/data\n" + rest
 
 

@@ -87,7 +87,7 @@ int import(const arguments& given) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app(command::about("hetsched-import-onnx"), "hetsched-import-onnx");
+  command::application app(command::about("hetsched-import-onnx"), "hetsched-import-onnx");
   app.footer("hetsched-import-onnx model.onnx --out model.json");
   arguments given;
   app.add_option("model", given.model, "the ONNX file; files with its weights need not be there")->required();

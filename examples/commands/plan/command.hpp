@@ -15,7 +15,14 @@
 
 #include <nlohmann/json.hpp>
 
-#include <hetsched/io.hpp>
+#include <hetsched/io/format.hpp>
+#include <hetsched/io/json/cluster_json.hpp>
+#include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/io/json/target_json.hpp>
+#include <hetsched/io/json_reader.hpp>
+#include <hetsched/io/page/report.hpp>
+#include <hetsched/io/schedule_csv.hpp>
+#include <hetsched/io/trace/chrome_trace.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 
 #include "../command.hpp"
@@ -272,7 +279,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
             "\n";
   }
   if (given.json) {
-    nlohmann::ordered_json out{{"plan", nlohmann::ordered_json::parse(to_json(best, hardware))}};
+    nlohmann::ordered_json out{{"plan", hetsched::detail::document_of(to_json(best, hardware))}};
     out["like_cases"] = source.like_cases_json(hardware);
     if (!noise.is_null()) out["noise"] = std::move(noise);
     if (!bias.is_null()) out["device_bias"] = std::move(bias);
@@ -334,7 +341,7 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
 
 /// The whole program.
 [[nodiscard]] inline int plan_main(int argc, char** argv, std::span<const hetsched::planner_entry> table) {
-  CLI::App app(command::about("hetsched-plan"), "hetsched-plan");
+  application app(command::about("hetsched-plan"), "hetsched-plan");
   app.footer(
       "hetsched-plan --cluster cluster.json --model model.json --global-batch 256 --out plan.json\n"
       "hetsched-plan --cluster cluster.json --profile profile.json --global-batch 256 --report plan.html");

@@ -12,14 +12,17 @@
 #include <utility>
 #include <vector>
 
-#include <hetsched/io.hpp>
+#include <hetsched/io/format.hpp>
+#include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/page/frontier_svg.hpp>
+#include <hetsched/io/page/memory_svg.hpp>
+#include <hetsched/io/page/report.hpp>
+#include <hetsched/io/page/timeline_svg.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/target.hpp>
 #include <hetsched/plan/transport.hpp>
 #include <hetsched/schedule/simulate/critical_path.hpp>
 #include <hetsched/schedule/simulate/simulate.hpp>
-#include <hetsched/views/plan.hpp>
 
 #include "../costs.hpp"
 #include "../names.hpp"
@@ -29,8 +32,15 @@ namespace command {
 /// How many devices of each subcluster have a stage; of those that have any.
 [[nodiscard]] inline std::map<int, int> used_devices(const hetsched::plan& p) {
   std::map<int, int> used;
-  for (const auto& g : hetsched::views::device_groups(p)) used[g.mesh.subcluster] += g.mesh.device_count();
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages)
+      for (const auto& g : s.devices) used[g.mesh.subcluster] += g.mesh.device_count();
   return used;
+}
+
+/// The boundary between stage `i` and the next; null after the last stage, and before evaluate.
+[[nodiscard]] inline const hetsched::boundary_plan* boundary_behind(const hetsched::pipeline_plan& line, std::size_t i) {
+  return i < line.boundaries.size() ? &line.boundaries[i] : nullptr;
 }
 
 struct device_use_text {
@@ -139,11 +149,14 @@ struct device_use_text {
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     const auto& line = p.pipelines[l];
     std::vector<std::vector<std::string>> rows;
-    for (const auto& [i, s, boundary] : views::stages_with_boundaries(line))
+    for (std::size_t i = 0; i < line.stages.size(); ++i) {
+      const auto& s = line.stages[i];
+      const auto* const boundary = boundary_behind(line, i);
       rows.push_back({std::to_string(i), layers_text(s.layers), devices_text(s, names), degrees_text(s), std::to_string(s.warmup),
                       format_seconds(s.cost.forward_s), format_seconds(s.cost.backward_s),
                       boundary ? transfer_text(*boundary) : "-",
                       format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
+    }
     if (p.pipelines.size() > 1)
       text += "pipeline " + std::to_string(l) + ": " + std::to_string(line.microbatches) + " microbatches of " +
               std::to_string(line.microbatch_size) + "\n";
@@ -241,7 +254,9 @@ template <class Plan>
   };
   std::map<std::pair<int, int>, use> links;
   for (const auto& line : p.pipelines)
-    for (const auto& [i, s, boundary] : views::stages_with_boundaries(line)) {
+    for (std::size_t i = 0; i < line.stages.size(); ++i) {
+      const auto& s = line.stages[i];
+      const auto* const boundary = boundary_behind(line, i);
       if (!boundary) continue;
       const int from = s.devices.back().mesh.subcluster, to = line.stages[i + 1].devices.front().mesh.subcluster;
       if (from == to) continue;
@@ -288,8 +303,8 @@ struct played_line {
                                .note = "Between the GPUs of neighbouring stages.",
                                .columns = {"stages", "by", "why"},
                                .rows = {}};
-  for (const auto& [i, both] : hetsched::views::zip(hetsched::views::iota(0), line.stages | hetsched::views::sliding(2))) {
-    const auto choice = choose_transport(hardware, both[0].devices, both[1].devices);
+  for (std::size_t i = 0; i + 1 < line.stages.size(); ++i) {
+    const auto choice = choose_transport(hardware, line.stages[i].devices, line.stages[i + 1].devices);
     table.rows.push_back({std::to_string(i) + ", " + std::to_string(i + 1),
                           std::string(name_of(choice.how)) + (choice.nic.empty() ? "" : " over " + choice.nic), choice.reason});
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -12,9 +13,11 @@
 
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/evaluate/play_inference.hpp>
-#include <hetsched/io.hpp>
+#include <hetsched/io/format.hpp>
+#include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/io/json_reader.hpp>
+#include <hetsched/io/page/report.hpp>
 #include <hetsched/planners/placement.hpp>
-#include <hetsched/views/plan.hpp>
 
 #include "../command.hpp"
 #include "pages.hpp"
@@ -101,10 +104,13 @@ template <class Costs>
   const auto line = forward_pipeline(p);
   const auto names = subcluster_names(hardware);
   std::vector<std::vector<std::string>> rows;
-  for (const auto& [i, s, boundary] : views::stages_with_boundaries(line))
+  for (std::size_t i = 0; i < line.stages.size(); ++i) {
+    const auto& s = line.stages[i];
+    const auto* const boundary = boundary_behind(line, i);
     rows.push_back({std::to_string(i), layers_text(s.layers), devices_text(s, names), format_seconds(s.cost.forward_s),
                     boundary ? format_seconds(boundary->forward_s) : "-",
                     format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
+  }
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : told) figures.push_back({f.label, f.value, f.note});
   const auto in_flight = std::to_string(p.in_flight) + " in flight, of " + std::to_string(p.batch_size);
@@ -180,7 +186,7 @@ template <class Costs>
   }
   files.write();
   if (given.json)
-    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"plan", nlohmann::ordered_json::parse(to_json(*found, hardware))},
+    std::cout << hetsched::detail::dump(nlohmann::ordered_json{{"plan", hetsched::detail::document_of(to_json(*found, hardware))},
                                                                {"like_cases", source.like_cases_json(hardware, false)},
                                                                {"files", files.paths()}});
   else

@@ -16,7 +16,9 @@
 #include <hetsched/cluster/without_devices.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
-#include <hetsched/io.hpp>
+#include <hetsched/io/format.hpp>
+#include <hetsched/io/json/plan_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 #include <hetsched/plan/plan.hpp>
 
 #include "../names.hpp"
@@ -142,7 +144,7 @@ struct lesser_plan {
       row["objective"] = hetsched::objective_of(*found);
       if (held_up_s) row["iteration_with_sends_s"] = *held_up_s;
       row["change"] = compared(*found, held_up_s) / compared(best, best_held_up_s) - 1;
-      row["plan"] = nlohmann::ordered_json::parse(to_json(*found, hardware));
+      row["plan"] = hetsched::detail::document_of(to_json(*found, hardware));
     } else {
       row["reason"] = found.why_not().reason;
     }

@@ -14,7 +14,9 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/cost/memory/memory.hpp>
-#include <hetsched/io.hpp>
+#include <hetsched/io/json/model_json.hpp>
+#include <hetsched/io/json/profile_json.hpp>
+#include <hetsched/io/json_reader.hpp>
 
 #include "../command.hpp"
 

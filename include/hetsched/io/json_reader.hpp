@@ -206,6 +206,9 @@ template <class Forward>
 /// The text of a document, two spaces per level, with a newline at the end. Bytes that are not UTF-8 are replaced.
 [[nodiscard]] std::string dump(const nlohmann::ordered_json& document);
 
+/// The document of a text that to_json or dump wrote. Throws nlohmann's parse_error for any other.
+[[nodiscard]] nlohmann::ordered_json document_of(const std::string& text);
+
 }  // namespace detail
 
 /// The contents of a file of at most max_json_bytes; `-` is standard input.

@@ -422,4 +422,6 @@ HETSCHED_INLINE std::string dump(const nlohmann::ordered_json& document) {
   return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
 
+HETSCHED_INLINE nlohmann::ordered_json document_of(const std::string& text) { return nlohmann::ordered_json::parse(text); }
+
 }  // namespace hetsched::detail

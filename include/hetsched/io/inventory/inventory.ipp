@@ -463,7 +463,7 @@ HETSCHED_INLINE inventory make_inventory(const std::vector<host_group>& groups, 
 }
 
 HETSCHED_INLINE std::string to_json(const inventory& found) {
-  nlohmann::ordered_json out = nlohmann::ordered_json::parse(to_json(found.hardware));
+  nlohmann::ordered_json out = detail::document_of(to_json(found.hardware));
   out.erase("devices");  // the catalogue has them
   if (found.hardware.links.empty()) out.erase("links");
   for (std::size_t k = 0; k < found.hardware.subclusters.size(); ++k) {
