@@ -10,6 +10,7 @@
 
 #include <hetsched/core/error.hpp>
 
+#include "late_tensor.hpp"
 #include "session.hpp"
 
 using namespace hetsched;
@@ -135,6 +136,70 @@ TEST_CASE("mpi: a tensor or a part of one at either end of a channel") {
     }
   }
   meet(*end);
+}
+
+TEST_CASE("mpi: tensors on a device are handed to MPI when others have done with them, where it takes them") {
+  if (!several()) return;
+  const auto numbers = [](double first) {
+    late_tensor t({3});
+    for (std::size_t k = 0; k < 3; ++k) t.buffer->numbers[k] = first + static_cast<double>(k);
+    return t;
+  };
+  const edge one{0, 1, payload::activation, 0, 0}, other{0, 1, payload::activation, 0, 1};
+  {
+    const auto end = make_mpi<late_tensor>({.device_memory = true});
+    const bool sends = end->rank() == 0;
+    if (end->rank() < 2) {
+      const int slow = end->open(one), quick = end->open(other);
+      late_tensor late[3] = {numbers(-1), numbers(20), numbers(30)};
+      mpi_communicator<late_tensor>::operation ops[3];
+      late[0].buffer->is_busy = true;
+      const auto post = [&](int channel, int k) {
+        const stamp s{.microbatch = k};
+        sends ? end->post_send(channel, s, late[k], ops[k]) : end->post_receive(channel, s, late[k], ops[k]);
+      };
+      post(slow, 0), post(slow, 1), post(quick, 2);
+      REQUIRE(ends_soon(*end, ops[2]));
+      CHECK(!end->poll(ops[0]));
+      CHECK(!end->poll(ops[1]));  // which keeps behind the first
+      if (sends)
+        for (auto& n : late[0].buffer->numbers) n += 11;
+      late[0].buffer->is_busy = false;
+      REQUIRE(ends_soon(*end, ops[1]));
+      REQUIRE(ends_soon(*end, ops[0]));
+      for (int k = 0; k < 3; ++k) CHECK(late[k].buffer->numbers == numbers(10 * (k + 1)).buffer->numbers);
+    }
+    meet(*end);
+    if (end->rank() < 2) {  // behind an abort nobody looks at them
+      mpi_communicator<late_tensor>::operation op;
+      {
+        auto gone = numbers(0);
+        gone.buffer->is_busy = true;
+        const int channel = end->open(one);
+        sends ? end->post_send(channel, {}, gone, op) : end->post_receive(channel, {}, gone, op);
+        end->abort("enough");
+      }
+      CHECK(!end->poll(op));
+    }
+    CHECK(last_wait(*end) == wait_result::aborted);
+  }
+  const auto refuses = [&](const mpi_options& options) {
+    const auto end = make_mpi<late_tensor>(options);
+    if (end->rank() < 2) {
+      const int channel = end->open(one);
+      mpi_communicator<late_tensor>::operation op;
+      auto t = numbers(1);
+      const auto post = [&] { end->rank() == 0 ? end->post_send(channel, {}, t, op) : end->post_receive(channel, {}, t, op); };
+      CHECK_THROWS_WITH_AS(post(), "this MPI takes no tensor that is on a device: the schedule has to list it as copies",
+                           input_error);
+      t.buffer->where = memory_space::pinned;
+      post();
+      REQUIRE(ends_soon(*end, op));
+    }
+    meet(*end);
+  };
+  refuses({.device_memory = false});
+  if (!mpi().takes_device_memory()) refuses({});
 }
 
 TEST_CASE("mpi: what is thrown in the body of one rank ends all, with its text and rank") {

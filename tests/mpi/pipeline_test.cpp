@@ -14,8 +14,13 @@
 
 #include <unistd.h>
 
+#include <hetsched/runtime/communicator/router.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
+#include <hetsched/schedule/passes.hpp>
 
+#include "../cuda/fake_layers.hpp"
+#include "../cuda/fake_nccl.hpp"
+#include "../cuda/nccl_ranks.hpp"
 #include "../runtime/every_schedule.hpp"
 #include "../runtime/numbered.hpp"
 #include "../runtime/packed_layers.hpp"
@@ -107,6 +112,51 @@ TEST_CASE("mpi: slices of every strategy between stages of three ranks and one")
   }
 }
 
+TEST_CASE("mpi: devices by way of the hosts, alone and beside NCCL that agrees over MPI, have the bits of one device") {
+  const int ranks = mpi().ranks();
+  if (ranks < 2) return;
+  using hosts = mpi_communicator<fake_tensor>;
+  using devices_only = nccl_communicator<fake_tensor, cuda_check::api, fake_nccl, hosts>;
+  const auto by_hosts = [](const edge& e) { return routed_edge{1, e}; };
+  const std::vector<double> equal(static_cast<std::size_t>(ranks), 1);
+  for (const auto name : {"gpipe", "1f1b", "zb_h1"})
+    for (const bool beside_nccl : {false, true}) {
+      CAPTURE(name);
+      CAPTURE(beside_nccl);
+      const auto order = by_way_of_hosts(build_schedule(name,
+                                                        {.forward_s = equal,
+                                                         .backward_s = equal,
+                                                         .transfer_s = std::vector<double>(equal.size() - 1, 0.1),
+                                                         .weight_backward_s = equal},
+                                                        6),
+                                         [](int, int) { return true; });
+      const task<double> t(3, std::vector<int>(equal.size(), 1), order.microbatches);
+      outcome_of_step<double> found;
+      found.gradients.resize(order.rank_of.size());
+      // Each process has a device of its own.
+      cuda_check::machine machine({.seed = 5, .lazy = true});
+      {
+        fake_devices devices(cuda_check::api{&machine});
+        const auto network = make_mpi<fake_tensor>();
+        const executor_options options{.deadline_s = 20, .staging_chunk_bytes = 24};
+        if (beside_nccl) {
+          fake_nccl_world world(machine);
+          router<hosts, decltype(by_hosts), devices_only, hosts> both(
+              *network, by_hosts, devices_only(devices, 0, *network, fake_nccl{&world}), *network);
+          run_rank<true>(devices, both, 0, t, order, options, 2, found.losses, found);
+        } else {
+          run_rank<true>(devices, *network, 0, t, order, options, 2, found.losses, found);
+        }
+      }
+      const auto expected = reference(t, order);
+      for (std::size_t stage = 0; stage < found.gradients.size(); ++stage)
+        CHECK(found.gradients[stage] ==
+              (static_cast<int>(stage) == mpi().rank() ? expected.gradients[stage] : std::vector<matrix<double>>()));
+      if (mpi().rank() + 1 == ranks) CHECK(found.losses == expected.losses);
+      for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    }
+}
+
 // For faults.sh, which looks how these end: the session ends all ranks.
 TEST_CASE("mpi: a rank that does not come" * doctest::skip()) {
   if (mpi().rank() == 0)
@@ -115,8 +165,10 @@ TEST_CASE("mpi: a rank that does not come" * doctest::skip()) {
     CHECK_THROWS_WITH_AS(make_mpi({.connect_deadline_s = 0.5}), doctest::Contains("ranks have come within 0.5"), error);
 }
 
-// For faults.sh, which kills or stops one of the ranks.
-TEST_CASE("mpi: steps without end" * doctest::skip()) {
+namespace {
+
+// Until one of the ranks is killed or stopped; tells what the others were told.
+std::string steps_without_end() {
   const int ranks = mpi().ranks();
   const std::vector<double> forward(static_cast<std::size_t>(ranks), 1);
   const auto order = build_schedule(
@@ -139,5 +191,29 @@ TEST_CASE("mpi: steps without end" * doctest::skip()) {
   }
   std::printf("rank %d was told: %s\n", mpi().rank(), why.c_str());
   std::fflush(stdout);
-  CHECK(why == "");
+  return why;
 }
+
+}  // namespace
+
+// For faults.sh, which kills or stops one of the ranks.
+TEST_CASE("mpi: steps without end" * doctest::skip()) { CHECK(steps_without_end() == ""); }
+
+#ifdef HETSCHED_MPI_ULFM
+// For faults.sh, which kills one of the ranks: the others leave, meet again without it, and finalise MPI.
+TEST_CASE("mpi: on without a rank" * doctest::skip()) {
+  const auto why = steps_without_end();
+  CHECK(why.find("rank 1 was lost") != std::string::npos);
+  CHECK(mpi().given_up() == "");
+  MPI_Comm left = MPI_COMM_NULL;
+  REQUIRE(MPIX_Comm_shrink(MPI_COMM_WORLD, &left) == MPI_SUCCESS);
+  {
+    const auto comm = make_mpi({.among = left});
+    CHECK(comm->ranks() == mpi().ranks() - 1);
+    check_gather([&] { return make_mpi({.among = left}); });
+  }
+  MPI_Comm_free(&left);
+  std::printf("rank %d goes on\n", mpi().rank());
+  std::fflush(stdout);
+}
+#endif

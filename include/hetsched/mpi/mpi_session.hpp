@@ -10,6 +10,14 @@
 #define MPICH_SKIP_MPICXX 1
 #endif
 #include <mpi.h>
+#if defined(OPEN_MPI) && __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+// Means to go on without a process that has ended (ULFM): those of Open MPI from 5 on. MPICH 4.0 declares them, too, but its
+// functions end the process where they are called.
+#ifdef OMPI_HAVE_MPI_EXT_FTMPI
+#define HETSCHED_MPI_ULFM 1
+#endif
 
 #include <functional>
 #include <mutex>
@@ -35,6 +43,9 @@ class mpi_session {
   /// Why another process has been given up; empty: none has. The program must not call MPI_Finalize then.
   [[nodiscard]] std::string given_up() const;
 
+  /// Whether MPI says that it sends from the memory of GPUs and receives there.
+  [[nodiscard]] bool takes_device_memory() const { return takes_device_memory_; }
+
   // For communicators.
   /// Held in every call of MPI.
   [[nodiscard]] std::mutex& guard() { return guard_; }
@@ -48,7 +59,7 @@ class mpi_session {
   std::function<void(const std::string&)> say_;
   std::string given_up_;
   int rank_ = 0, ranks_ = 1;
-  bool owns_ = false;
+  bool owns_ = false, takes_device_memory_ = false;
 };
 
 }  // namespace hetsched

@@ -14,6 +14,29 @@
 
 namespace hetsched {
 
+namespace detail {
+
+/// Of GPUs of any vendor. Requires: MPI has been initialised.
+[[nodiscard]] inline bool mpi_takes_device_memory() {
+#if defined(MPIX_GPU_SUPPORT_CUDA) && defined(MPIX_GPU_SUPPORT_HIP)
+  int cuda = 0, hip = 0;
+  MPIX_GPU_query_support(MPIX_GPU_SUPPORT_CUDA, &cuda);
+  MPIX_GPU_query_support(MPIX_GPU_SUPPORT_HIP, &hip);
+  return cuda != 0 || hip != 0;
+#else
+  bool takes = false;
+#ifdef OMPI_HAVE_MPI_EXT_CUDA
+  takes = MPIX_Query_cuda_support() == 1;
+#endif
+#ifdef OMPI_HAVE_MPI_EXT_ROCM
+  takes = takes || MPIX_Query_rocm_support() == 1;
+#endif
+  return takes;
+#endif
+}
+
+}  // namespace detail
+
 HETSCHED_INLINE mpi_session::mpi_session(std::function<void(const std::string&)> say) : say_(std::move(say)) {
   int there = 0, gone = 0, level = 0;
   MPI_Initialized(&there);
@@ -31,8 +54,13 @@ HETSCHED_INLINE mpi_session::mpi_session(std::function<void(const std::string&)>
         std::string("MPI lets only one thread call it") +
         (there ? ": initialise it by MPI_Init_thread with MPI_THREAD_MULTIPLE" : "; another build of it may let several"));
   }
+#ifdef HETSCHED_MPI_ULFM
+  // That a process has ended is no reason for the others to.
+  if (owns_) MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+#endif
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
+  takes_device_memory_ = detail::mpi_takes_device_memory();
 }
 
 HETSCHED_INLINE mpi_session::~mpi_session() {

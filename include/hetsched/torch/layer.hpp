@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
@@ -31,6 +35,36 @@ namespace detail {
 inline std::mutex& torch_seed_mutex() {
   static std::mutex one_at_a_time;
   return one_at_a_time;
+}
+
+/// torch's generator at a seed, for this thread alone among those that ask so, and then where it was.
+class torch_drawing {
+ public:
+  explicit torch_drawing(std::uint64_t seed) : alone_(torch_seed_mutex()), before_(generator_.get_state()) {
+    generator_.set_current_seed(seed);
+  }
+  ~torch_drawing() { generator_.set_state(before_); }
+  torch_drawing(const torch_drawing&) = delete;
+  torch_drawing& operator=(const torch_drawing&) = delete;
+
+ private:
+  std::lock_guard<std::mutex> alone_;
+  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Tensor before_;
+};
+
+/// A hash of a tensor's numbers, or of as many bytes of them, on top of another.
+[[nodiscard]] inline std::uint64_t torch_hash(std::uint64_t hash, const at::Tensor& t, std::size_t most_bytes) {
+  const auto here = t.contiguous();
+  const auto bytes = std::min(here.nbytes(), most_bytes);
+  const auto* const data = static_cast<const char*>(here.const_data_ptr());
+  for (std::size_t i = 0; i < bytes; i += 8) {
+    std::uint64_t part = 0;
+    std::memcpy(&part, data + i, std::min<std::size_t>(8, bytes - i));
+    hash = (hash ^ part) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  return hash;
 }
 
 /// What a torch_layer computes.
@@ -58,8 +92,9 @@ template <class Make>
 /// frozen weights of 8 or 16 bits stay with the module, as they were made.
 /// backward_input and backward_weight walk the graph once each, and both compute what lies between the module's operators.
 /// Input, Output: Tensor, or the parts of a packed_layer around this one: std::tuple<torch::Tensor, torch_tensor<std::int64_t>>.
-/// Requires: the module does not write to its input, where torch throws; and it draws no random numbers, if it is recomputed or
-/// every schedule is to have the same bits.
+/// Modules that have one of torch's dropouts draw its numbers by a seed of the input's, the first parameters' and their own
+/// (draw()): the same whenever the same microbatch comes by in a step, so also when it is recomputed, and under every schedule.
+/// Requires: the module does not write to its input, where torch throws; others that draw random numbers are told to draw().
 /// Example:
 ///   torch_layer(torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::GELU(), torch::nn::Linear(32, 8)))
 template <pipeline_tensor Tensor = at::Tensor, detail::packed_side<Tensor> Input = Tensor,
@@ -91,6 +126,8 @@ class torch_layer {
     for (const auto& b : module_->named_buffers())
       if (detail::is_torch<element>(b.value())) keep(b.key(), b.value(), buffers_, buffer_names_);
     for (const auto& p : parameters_) gradients_.push_back(at::zeros_like(p));
+    for (const auto& m : module_->modules())
+      if (m->name().find("Dropout") != std::string::npos) seed_ = 0;
   }
   /// module: torch::nn::Linear, torch::nn::Sequential or any other holder, torch::nn::AnyModule, or a shared_ptr of one's own
   /// module; it has a forward(Tensor) -> Tensor.
@@ -107,7 +144,7 @@ class torch_layer {
       t = t.detach();
       if constexpr (has_gradient<T>) c.inputs.push_back(t.requires_grad_());
     });
-    Output y = forward_(given);
+    Output y = computed(given);
     each(y, [&]<class T>(T& t) {
       detail::require_torch<typename tensor_traits<T>::element>(t, "the module's output");
       if constexpr (has_gradient<T>)
@@ -135,6 +172,9 @@ class torch_layer {
   [[nodiscard]] std::vector<Tensor>& gradients() { return gradients_; }
   [[nodiscard]] std::vector<Tensor>& buffers() { return buffers_; }
   [[nodiscard]] torch::nn::Module& module() { return *module_; }
+  /// The module draws numbers of torch's generator in its forwards, and this is its seed; none: it does not draw. Forwards that
+  /// draw wait for each other where ranks are threads, as the generator is one for all of them; it is left where it was.
+  void draw(std::optional<std::uint64_t> seed) { seed_ = seed; }
   /// What the module calls them, with their numbers in parameters() and buffers(); one that submodules share has several names.
   [[nodiscard]] const std::vector<std::pair<std::string, int>>& parameter_names() const { return parameter_names_; }
   [[nodiscard]] const std::vector<std::pair<std::string, int>>& buffer_names() const { return buffer_names_; }
@@ -167,6 +207,15 @@ class torch_layer {
                     "the module has no forward(Tensor) that returns a Tensor: give torch_layer a pointer to it and a function");
       return [p](const at::Tensor& x) -> at::Tensor { return p->forward(x); };
     }
+  }
+
+  [[nodiscard]] Output computed(const Input& given) {
+    if (!seed_) return forward_(given);
+    std::uint64_t hash = *seed_;
+    each(given, [&](const at::Tensor& t) { hash = detail::torch_hash(hash, t, t.nbytes()); });
+    for (const auto& p : parameters_) hash = detail::torch_hash(hash, p, 64);
+    const detail::torch_drawing at_seed(hash);
+    return forward_(given);
   }
 
   template <class Side, class Body>
@@ -214,6 +263,7 @@ class torch_layer {
 
   std::shared_ptr<torch::nn::Module> module_;
   function forward_;
+  std::optional<std::uint64_t> seed_;
   std::vector<Tensor> parameters_, gradients_, buffers_;
   std::vector<std::pair<std::string, int>> parameter_names_, buffer_names_;
 };

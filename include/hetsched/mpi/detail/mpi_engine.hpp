@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -29,6 +30,8 @@ struct mpi_options {
   double connect_deadline_s = 30;   ///< until all have come
   /// Of the longest message; longer tensors go in several. The same on all ranks, at most 2^31 - 1.
   std::size_t message_bytes = std::size_t{1} << 30;
+  /// Whether tensors on devices are handed to MPI as they are. None: if MPI says that it takes them; set it where it cannot tell.
+  std::optional<bool> device_memory{};
   /// What is to be told of this process, such as that it stood still; may be empty.
   std::function<void(const std::string&)> say{};
 };

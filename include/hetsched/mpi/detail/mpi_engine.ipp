@@ -344,6 +344,15 @@ HETSCHED_INLINE std::string mpi_engine::text_of_lost(int peer) const { return "r
 
 HETSCHED_INLINE void mpi_engine::lose(int peer, int code) {
   const auto why = "rank " + std::to_string(peer) + " was lost: " + mpi_text(code);
+#ifdef HETSCHED_MPI_ULFM
+  int kind = MPI_SUCCESS;
+  MPI_Error_class(code, &kind);
+  if (kind == MPIX_ERR_REVOKED) return;  // by one that aborts: a frame on its way says why
+  if (kind == MPIX_ERR_PROC_FAILED) {    // the others can go on, and finalise MPI
+    at(peers_, peer).left = true;
+    return fail(why);
+  }
+#endif
   at(peers_, peer).left = lost_ = true;
   mpi_.give_up(why);
   fail(why);
@@ -377,7 +386,12 @@ HETSCHED_INLINE void mpi_engine::let_go(lock& hold) {
   mpi_.give_up(reason_);
   for (std::size_t k = 0; k < of_request_.size(); ++k)
     if (of_request_[k].what == under_way::tensor_in) MPI_Cancel(&requests_[k]);
-  if (!await(hold, deadline_in(4), none)) mpi_.end_all(reason_ + ", amid a tensor");
+  if (await(hold, deadline_in(4), none)) return;
+#ifdef HETSCHED_MPI_ULFM
+  // What has begun to come ends as well where all communication is revoked.
+  if (MPIX_Comm_revoke(tensors_) == MPI_SUCCESS && await(hold, deadline_in(1), none)) return;
+#endif
+  mpi_.end_all(reason_ + ", amid a tensor");
 }
 
 HETSCHED_INLINE void mpi_engine::abort(const std::string& reason) {

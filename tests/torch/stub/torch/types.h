@@ -109,6 +109,7 @@ class Tensor {
   const c10::Storage& storage() const;
   void reset();
   std::int64_t numel() const;
+  std::size_t nbytes() const;
   Tensor to(ScalarType) const;
   Tensor reshape(IntArrayRef) const;
   Tensor contiguous() const;
@@ -132,6 +133,15 @@ Tensor empty(IntArrayRef, ScalarType);
 Tensor zeros_like(const Tensor&);
 Tensor scalar_tensor(const c10::Scalar&);
 Tensor from_blob(void*, IntArrayRef, ScalarType);
+
+struct Generator {
+  void set_current_seed(std::uint64_t);
+  void set_state(const Tensor&);
+  Tensor get_state() const;
+};
+namespace detail {
+const Generator& getDefaultCPUGenerator();
+}
 
 }  // namespace at
 
@@ -274,6 +284,8 @@ namespace nn {
 class Module {
  public:
   virtual ~Module();
+  const std::string& name() const noexcept;
+  std::vector<std::shared_ptr<Module>> modules(bool = true) const;
   OrderedDict<std::string, Tensor> named_parameters(bool = true) const;
   OrderedDict<std::string, Tensor> named_buffers(bool = true) const;
   OrderedDict<std::string, std::shared_ptr<Module>> named_children() const;
