@@ -85,9 +85,12 @@ class fake_nccl_world {
     bool dead = false;   ///< its kernels do nothing any more
     int wrong = 0;       ///< asynchronous error
     std::size_t running = 0;
+    std::uint64_t capture = 0;  ///< the machine's last that it was in
+    int captures = 0;
   };
   struct kernel {
     end* of = nullptr;
+    int capture = 0;  ///< of its end, that it is in; 0: none
     bool begun = false, finished = false;
     std::vector<std::pair<std::shared_ptr<part>, std::pair<lane*, std::size_t>>> parts = {};
     std::vector<std::pair<std::shared_ptr<share>, std::size_t>> shares = {};  ///< and which of the rank's
@@ -172,6 +175,7 @@ class fake_nccl_world {
   int finish(end* e) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("ncclCommFinalize"); code != 0) return code;
+    if (machine.is_held_by_graph(e)) report("a communicator is finalised that a graph holds: that waits for the graph's end");
     e->finishing = true;
     e->turns = habits_.turns_late;
     return 7;
@@ -187,6 +191,7 @@ class fake_nccl_world {
     const std::lock_guard lock(guard_);
     ++calls_["ncclCommAbort"];
     if (!e->alive) return report("a communicator is aborted that is gone"), 4;
+    if (machine.is_held_by_graph(e)) report("a communicator is aborted that a graph holds: that waits for the graph's end");
     const bool grouped = groups_[std::this_thread::get_id()].depth > 0;
     e->alive = false;
     const bool stuck = machine.locked([&] {
@@ -205,9 +210,10 @@ class fake_nccl_world {
     const std::lock_guard lock(guard_);
     failures_[name] = {after, code};
   }
-  /// A device does no transfers any more, after so many. `seen`: the other ends are told.
+  /// A device does no transfers any more, after so many; -1: from now on. `seen`: the other ends are told.
   void kill(int device, bool seen, int after) {
     const std::lock_guard lock(guard_);
+    if (after < 0) return kill_now(device, seen);
     kills_[device] = {after, seen};
   }
   [[nodiscard]] std::size_t calls(const std::string& name) {
@@ -327,30 +333,40 @@ class fake_nccl_world {
   }
 
   int launch(end* e, const std::vector<call>& calls) {
-    kernel* k = nullptr;
     std::vector<cuda_check::machine::range> ranges;
-    machine.locked([&] {
-      k = &kernels_.emplace_back(kernel{.of = e});
+    auto* const on = calls.front().on;
+    const int capture = machine.locked([&] {
+      if (on->captured && std::exchange(e->capture, on->captured->number) != on->captured->number) ++e->captures;
+      return on->captured ? e->captures : 0;
+    });
+    for (const auto& c : calls) {
+      const auto all = c.bytes * static_cast<std::size_t>(e->of->ranks);
+      if (c.kind == collective::none) {
+        ranges.push_back({c.memory, c.bytes, !c.sends});
+      } else {
+        ranges.push_back({c.from, c.kind == collective::reduce_scatter ? all : c.bytes, false});
+        if (c.memory) ranges.push_back({c.memory, c.kind == collective::all_gather ? all : c.bytes, true});
+      }
+    }
+    // Of a graph, at each launch.
+    auto begin_it = [this, e, calls, capture] {
+      auto* const k = &kernels_.emplace_back(kernel{.of = e, .capture = capture});
       for (const auto& c : calls) {
         if (c.kind != collective::none) {
           auto& own = e->of->shares[e->rank];
           own.push_back(std::make_shared<share>(share{.of = k, .what = c}));
           k->shares.emplace_back(own.back(), own.size() - 1);
-          const auto all = c.bytes * static_cast<std::size_t>(e->of->ranks);
-          ranges.push_back({c.from, c.kind == collective::reduce_scatter ? all : c.bytes, false});
-          if (c.memory) ranges.push_back({c.memory, c.kind == collective::all_gather ? all : c.bytes, true});
           continue;
         }
         auto& l = e->of->lanes[c.sends ? std::pair(e->rank, c.peer) : std::pair(c.peer, e->rank)];
         auto& own = c.sends ? l.sends : l.receives;
         own.push_back(std::make_shared<part>(part{.of = k, .memory = c.memory, .bytes = c.bytes}));
         k->parts.push_back({own.back(), {&l, own.size() - 1}});
-        ranges.push_back({c.memory, c.bytes, !c.sends});
       }
       ++e->running;
-    });
-    return machine.launch_until(calls.front().on, "a transfer", std::move(ranges),
-                                [this, k](bool& moved) { return run(*k, moved); });
+      return std::function<bool(bool&)>([this, k](bool& moved) { return run(*k, moved); });
+    };
+    return machine.launch_meeting(on, "a transfer", std::move(ranges), e, std::move(begin_it));
   }
   /// With the machine's lock held.
   bool run(kernel& k, bool& moved) {
@@ -369,6 +385,7 @@ class fake_nccl_world {
         part &a = *from[number], &b = *to[number];
         const bool live =
             a.of->begun && b.of->begun && !a.of->of->dead && !b.of->of->dead && !a.of->of->ended && !b.of->of->ended;
+        if (live && a.of->capture != b.of->capture && !std::exchange(a.mismatched, true)) report_captures(*a.of, *b.of);
         if (live && a.bytes != b.bytes && !std::exchange(a.mismatched, true)) {
           machine.report("sent are " + std::to_string(a.bytes) + " bytes, received " + std::to_string(b.bytes));
         } else if (live && a.bytes == b.bytes) {
@@ -390,6 +407,11 @@ class fake_nccl_world {
     return true;
   }
 
+  /// What is captured meets what was captured with it. Source: NCCL 2.28, Using NCCL with CUDA Graphs.
+  void report_captures(const kernel& a, const kernel& b) {
+    const auto text = [](const kernel& k) { return k.capture == 0 ? "no graph" : "capture " + std::to_string(k.capture); };
+    machine.report("a transfer of " + text(a) + " meets one of " + text(b));
+  }
   /// Does a collective if all ranks have come to it.
   void meet(clique& c, std::size_t number, bool& moved) {
     std::vector<share*> all;
@@ -401,6 +423,9 @@ class fake_nccl_world {
       if (!k.begun || k.of->dead || k.of->ended) return;
     }
     const auto& first = all.front()->what;
+    for (const auto* s : all)
+      if (s->of->capture != all.front()->of->capture && !std::exchange(all.front()->mismatched, true))
+        report_captures(*all.front()->of, *s->of);
     for (const auto* s : all)
       if (s->what.kind != first.kind || s->what.bytes != first.bytes || s->what.peer != first.peer ||
           s->what.type != first.type) {

@@ -262,3 +262,38 @@ TEST_CASE("[threads] the fake of NCCL hangs on collectives of two kinds or sizes
   });
   CHECK(!mixed.ended);
 }
+
+TEST_CASE("[threads] the fake of NCCL finds graphs with transfers that NCCL does not allow, and runs those that it does") {
+  enum class fault { none, one_captured, captured_twice, finalised, aborted };
+  for (const auto f : {fault::none, fault::one_captured, fault::captured_twice, fault::finalised, fault::aborted}) {
+    CAPTURE(static_cast<int>(f));
+    const auto found = two_ranks([f](small_rank& r) {
+      const cuda_check::api cuda{&r.machine};
+      cuda_check::api::graph graph{};
+      const auto transfer = [&] {
+        r.rank == 0 ? r.send(0) : r.receive(0);
+        CHECK(r.settle(0));
+      };
+      const bool captures = f != fault::one_captured || r.rank == 0;
+      for (int i = 0; captures && i < (f == fault::captured_twice && r.rank == 0 ? 2 : 1); ++i) {
+        if (i > 0) CHECK(cuda.destroy_graph(graph) == 0);
+        REQUIRE(cuda.begin_capture(r.stream) == 0);
+        transfer();
+        REQUIRE(cuda.end_capture(r.stream, graph) == 0);
+      }
+      for (int launch = 0; launch < 2; ++launch) captures ? (void)cuda.launch(graph, r.stream) : transfer();
+      REQUIRE(cuda.synchronize(r.stream) == 0);
+      if (f == fault::finalised) CHECK(r.api.finish(r.with[0]) == 7);
+      if (f == fault::aborted) (void)r.ends(), r.with.clear();
+      if (captures) CHECK(cuda.destroy_graph(graph) == 0);
+    });
+    CHECK(found.ended);
+    REQUIRE(found.reports.empty() == (f == fault::none));
+    if (f == fault::none) continue;
+    CHECK(found.reports[0] == (f == fault::one_captured     ? "a transfer of capture 1 meets one of no graph"
+                               : f == fault::captured_twice ? "a transfer of capture 2 meets one of capture 1"
+                               : f == fault::finalised
+                                   ? "a communicator is finalised that a graph holds: that waits for the graph's end"
+                                   : "a communicator is aborted that a graph holds: that waits for the graph's end"));
+  }
+}
