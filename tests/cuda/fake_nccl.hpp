@@ -28,6 +28,7 @@ struct nccl_habits {
   bool one_creation = true;       ///< a device takes part in the creation of one communicator at a time
   std::size_t most_in_one = 256;  ///< larger groups are cut, at the two ends in two ways; 0: they are not
   double creation_s = 0;          ///< from when all ranks of a communicator have come until it is made
+  double split_s = 0;             ///< the same where one is split
 };
 
 /// NCCL between the devices of a fake machine. A transfer takes place when the kernels of both ends are running, a collective
@@ -64,6 +65,17 @@ class fake_nccl_world {
   struct lane {
     std::deque<std::shared_ptr<part>> sends, receives;  ///< all, in the order of the calls
   };
+  /// Of a clique: what its ranks have asked for in one call each.
+  struct split_call {
+    int colour = -1, key = 0;
+    end *by = nullptr, *made = nullptr;
+    nccl_link link = {};
+  };
+  struct split_of {
+    std::map<int, split_call> called;
+    std::optional<std::chrono::steady_clock::time_point> begun = {};
+    bool done = false;
+  };
   struct clique {
     int ranks = 0;
     nccl_link link = {};
@@ -71,6 +83,7 @@ class fake_nccl_world {
     std::map<int, end*> ends;
     std::map<std::pair<int, int>, lane> lanes;
     std::map<int, std::deque<std::shared_ptr<share>>> shares;  ///< by rank, all, in the order of the calls
+    std::map<int, split_of> splits = {};                       ///< by their number
   };
   /// Of a group, in their order.
   using kernels = std::vector<std::pair<end*, std::vector<call>>>;
@@ -79,6 +92,10 @@ class fake_nccl_world {
     int rank = 0, device = 0;
     bool made = false, alive = true, finishing = false;
     int turns = 0;                                        ///< until what was called is done
+    clique* parent = nullptr;                             ///< that it is split off
+    int number = -1;                                      ///< of that split
+    int splits = 0;                                       ///< that it has called
+    bool is_splitting = false;                            ///< in the last one
     std::deque<std::shared_ptr<kernels>> to_launch = {};  ///< groups that it is in
     // With the machine's lock held:
     bool ended = false;  ///< aborted: its kernels end
@@ -120,6 +137,24 @@ class fake_nccl_world {
     creating_[device].push_back(made);
     return 7;
   }
+  /// Collective over the parent: the ranks' calls are paired in their order.
+  int split(end* parent, int colour, int key, end*& made, const nccl_link& link) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("ncclCommSplit"); code != 0) return code;
+    if (!parent || !parent->alive || !parent->made) return report("a communicator is split that is not there"), 5;
+    if (parent->is_splitting) report("a communicator is split that is still in progress");
+    if (!parent->to_launch.empty() || machine.locked([&] { return parent->running > 0; }))
+      report("a communicator is split that has work under way");
+    made = nullptr;
+    const int number = parent->splits++;
+    if (colour >= 0)
+      made =
+          &ends_.emplace_back(end{.device = parent->device, .turns = habits_.turns_late, .parent = parent->of, .number = number});
+    parent->of->splits[number].called[parent->rank] = {colour, key, parent, made, link};
+    parent->is_splitting = true;
+    parent->turns = habits_.turns_late;
+    return 7;
+  }
   int state(end* e, int& state) {
     std::unique_lock lock(guard_);
     if (const int code = begin("ncclCommGetAsyncError"); code != 0) return code;
@@ -127,6 +162,9 @@ class fake_nccl_world {
     state = machine.locked([&] { return e->wrong; });
     if (state != 0) return 0;
     state = 7;
+    if (e->is_splitting && !splits(*e->of, e->splits - 1)) return 0;
+    e->is_splitting = false;
+    if (e->parent && !e->made && !splits(*e->parent, e->number)) return 0;
     if (!e->made && !creates(*e)) return 0;
     if (e->turns > 0 && --e->turns > 0) return 0;
     if (e->finishing) {
@@ -235,6 +273,7 @@ class fake_nccl_world {
     const std::lock_guard lock(guard_);
     std::vector<std::pair<int, nccl_link>> all;
     for (const auto& [id, c] : cliques_) all.emplace_back(c.ranks, c.link);
+    for (const auto& c : split_off_) all.emplace_back(c.ranks, c.link);
     return all;
   }
   /// Communicators that were neither destroyed nor aborted.
@@ -309,6 +348,34 @@ class fake_nccl_world {
       other->made = true;
     }
     return true;
+  }
+  /// Whether all ranks have called it, and it is done.
+  bool splits(clique& parent, int number) {
+    auto& s = parent.splits[number];
+    if (s.done) return true;
+    if (static_cast<int>(s.called.size()) < parent.ranks) return false;
+    for (const auto& [rank, c] : s.called)
+      if (!c.by->alive) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (!s.begun) s.begun = now;
+    if (now - *s.begun < std::chrono::duration<double>(habits_.split_s)) return false;
+    std::map<int, std::map<std::pair<int, int>, const split_call*>> by_colour;
+    for (const auto& [rank, c] : s.called)
+      if (c.colour >= 0) by_colour[c.colour][{c.key, rank}] = &c;
+    for (const auto& [colour, all] : by_colour) {
+      auto& made = split_off_.emplace_back();
+      made.ranks = static_cast<int>(all.size());
+      made.link = all.begin()->second->link;
+      for (const auto& [place, c] : all) {
+        if (c->link != made.link) report("the ranks of a communicator make it differently");
+        auto& e = *c->made;
+        e.of = &made;
+        e.rank = static_cast<int>(made.ends.size());
+        e.made = true;
+        made.ends[e.rank] = &e;
+      }
+    }
+    return s.done = true;
   }
   int end_calls(group& g) {
     std::vector<end*> order;
@@ -470,6 +537,7 @@ class fake_nccl_world {
   std::mutex guard_;  ///< taken before the machine's lock
   std::uint32_t ids_ = 0;
   std::map<nccl_id, clique> cliques_;
+  std::deque<clique> split_off_;
   std::deque<end> ends_;
   std::deque<kernel> kernels_;                ///< with the machine's lock held
   std::map<int, std::deque<end*>> creating_;  ///< by device
@@ -490,6 +558,9 @@ struct fake_nccl {
   [[nodiscard]] int unique_id(nccl_id& id) const { return world->unique_id(id); }
   [[nodiscard]] int connect(communicator& made, int ranks, const nccl_id& id, int rank, const nccl_link& link) const {
     return world->connect(made, ranks, id, rank, link);
+  }
+  [[nodiscard]] int split(communicator parent, int colour, int key, communicator& made, const nccl_link& link) const {
+    return world->split(parent, colour, key, made, link);
   }
   [[nodiscard]] int state(communicator c, int& state) const { return world->state(c, state); }
   [[nodiscard]] int send(const void* from, std::size_t bytes, int peer, communicator c, stream s) const {
