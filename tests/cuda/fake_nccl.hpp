@@ -28,6 +28,7 @@ struct nccl_habits {
   bool one_creation = true;       ///< a device takes part in the creation of one communicator at a time
   std::size_t most_in_one = 256;  ///< larger groups are cut, at the two ends in two ways; 0: they are not
   double creation_s = 0;          ///< from when all ranks of a communicator have come until it is made
+  double split_s = 0;             ///< the same where one is split
 };
 
 /// NCCL between the devices of a fake machine. A transfer takes place when the kernels of both ends are running, a collective
@@ -64,6 +65,17 @@ class fake_nccl_world {
   struct lane {
     std::deque<std::shared_ptr<part>> sends, receives;  ///< all, in the order of the calls
   };
+  /// Of a clique: what its ranks have asked for in one call each.
+  struct split_call {
+    int colour = -1, key = 0;
+    end *by = nullptr, *made = nullptr;
+    nccl_link link = {};
+  };
+  struct split_of {
+    std::map<int, split_call> called;
+    std::optional<std::chrono::steady_clock::time_point> begun = {};
+    bool done = false;
+  };
   struct clique {
     int ranks = 0;
     nccl_link link = {};
@@ -71,6 +83,7 @@ class fake_nccl_world {
     std::map<int, end*> ends;
     std::map<std::pair<int, int>, lane> lanes;
     std::map<int, std::deque<std::shared_ptr<share>>> shares;  ///< by rank, all, in the order of the calls
+    std::map<int, split_of> splits = {};                       ///< by their number
   };
   /// Of a group, in their order.
   using kernels = std::vector<std::pair<end*, std::vector<call>>>;
@@ -79,15 +92,22 @@ class fake_nccl_world {
     int rank = 0, device = 0;
     bool made = false, alive = true, finishing = false;
     int turns = 0;                                        ///< until what was called is done
+    clique* parent = nullptr;                             ///< that it is split off
+    int number = -1;                                      ///< of that split
+    int splits = 0;                                       ///< that it has called
+    bool is_splitting = false;                            ///< in the last one
     std::deque<std::shared_ptr<kernels>> to_launch = {};  ///< groups that it is in
     // With the machine's lock held:
     bool ended = false;  ///< aborted: its kernels end
     bool dead = false;   ///< its kernels do nothing any more
     int wrong = 0;       ///< asynchronous error
     std::size_t running = 0;
+    std::uint64_t capture = 0;  ///< the machine's last that it was in
+    int captures = 0;
   };
   struct kernel {
     end* of = nullptr;
+    int capture = 0;  ///< of its end, that it is in; 0: none
     bool begun = false, finished = false;
     std::vector<std::pair<std::shared_ptr<part>, std::pair<lane*, std::size_t>>> parts = {};
     std::vector<std::pair<std::shared_ptr<share>, std::size_t>> shares = {};  ///< and which of the rank's
@@ -117,6 +137,24 @@ class fake_nccl_world {
     creating_[device].push_back(made);
     return 7;
   }
+  /// Collective over the parent: the ranks' calls are paired in their order.
+  int split(end* parent, int colour, int key, end*& made, const nccl_link& link) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("ncclCommSplit"); code != 0) return code;
+    if (!parent || !parent->alive || !parent->made) return report("a communicator is split that is not there"), 5;
+    if (parent->is_splitting) report("a communicator is split that is still in progress");
+    if (!parent->to_launch.empty() || machine.locked([&] { return parent->running > 0; }))
+      report("a communicator is split that has work under way");
+    made = nullptr;
+    const int number = parent->splits++;
+    if (colour >= 0)
+      made =
+          &ends_.emplace_back(end{.device = parent->device, .turns = habits_.turns_late, .parent = parent->of, .number = number});
+    parent->of->splits[number].called[parent->rank] = {colour, key, parent, made, link};
+    parent->is_splitting = true;
+    parent->turns = habits_.turns_late;
+    return 7;
+  }
   int state(end* e, int& state) {
     std::unique_lock lock(guard_);
     if (const int code = begin("ncclCommGetAsyncError"); code != 0) return code;
@@ -124,6 +162,9 @@ class fake_nccl_world {
     state = machine.locked([&] { return e->wrong; });
     if (state != 0) return 0;
     state = 7;
+    if (e->is_splitting && !splits(*e->of, e->splits - 1)) return 0;
+    e->is_splitting = false;
+    if (e->parent && !e->made && !splits(*e->parent, e->number)) return 0;
     if (!e->made && !creates(*e)) return 0;
     if (e->turns > 0 && --e->turns > 0) return 0;
     if (e->finishing) {
@@ -172,6 +213,7 @@ class fake_nccl_world {
   int finish(end* e) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("ncclCommFinalize"); code != 0) return code;
+    if (machine.is_held_by_graph(e)) report("a communicator is finalised that a graph holds: that waits for the graph's end");
     e->finishing = true;
     e->turns = habits_.turns_late;
     return 7;
@@ -187,6 +229,7 @@ class fake_nccl_world {
     const std::lock_guard lock(guard_);
     ++calls_["ncclCommAbort"];
     if (!e->alive) return report("a communicator is aborted that is gone"), 4;
+    if (machine.is_held_by_graph(e)) report("a communicator is aborted that a graph holds: that waits for the graph's end");
     const bool grouped = groups_[std::this_thread::get_id()].depth > 0;
     e->alive = false;
     const bool stuck = machine.locked([&] {
@@ -205,9 +248,10 @@ class fake_nccl_world {
     const std::lock_guard lock(guard_);
     failures_[name] = {after, code};
   }
-  /// A device does no transfers any more, after so many. `seen`: the other ends are told.
+  /// A device does no transfers any more, after so many; -1: from now on. `seen`: the other ends are told.
   void kill(int device, bool seen, int after) {
     const std::lock_guard lock(guard_);
+    if (after < 0) return kill_now(device, seen);
     kills_[device] = {after, seen};
   }
   [[nodiscard]] std::size_t calls(const std::string& name) {
@@ -229,6 +273,7 @@ class fake_nccl_world {
     const std::lock_guard lock(guard_);
     std::vector<std::pair<int, nccl_link>> all;
     for (const auto& [id, c] : cliques_) all.emplace_back(c.ranks, c.link);
+    for (const auto& c : split_off_) all.emplace_back(c.ranks, c.link);
     return all;
   }
   /// Communicators that were neither destroyed nor aborted.
@@ -304,6 +349,34 @@ class fake_nccl_world {
     }
     return true;
   }
+  /// Whether all ranks have called it, and it is done.
+  bool splits(clique& parent, int number) {
+    auto& s = parent.splits[number];
+    if (s.done) return true;
+    if (static_cast<int>(s.called.size()) < parent.ranks) return false;
+    for (const auto& [rank, c] : s.called)
+      if (!c.by->alive) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (!s.begun) s.begun = now;
+    if (now - *s.begun < std::chrono::duration<double>(habits_.split_s)) return false;
+    std::map<int, std::map<std::pair<int, int>, const split_call*>> by_colour;
+    for (const auto& [rank, c] : s.called)
+      if (c.colour >= 0) by_colour[c.colour][{c.key, rank}] = &c;
+    for (const auto& [colour, all] : by_colour) {
+      auto& made = split_off_.emplace_back();
+      made.ranks = static_cast<int>(all.size());
+      made.link = all.begin()->second->link;
+      for (const auto& [place, c] : all) {
+        if (c->link != made.link) report("the ranks of a communicator make it differently");
+        auto& e = *c->made;
+        e.of = &made;
+        e.rank = static_cast<int>(made.ends.size());
+        e.made = true;
+        made.ends[e.rank] = &e;
+      }
+    }
+    return s.done = true;
+  }
   int end_calls(group& g) {
     std::vector<end*> order;
     for (const auto& [e, c] : g.calls)
@@ -327,30 +400,40 @@ class fake_nccl_world {
   }
 
   int launch(end* e, const std::vector<call>& calls) {
-    kernel* k = nullptr;
     std::vector<cuda_check::machine::range> ranges;
-    machine.locked([&] {
-      k = &kernels_.emplace_back(kernel{.of = e});
+    auto* const on = calls.front().on;
+    const int capture = machine.locked([&] {
+      if (on->captured && std::exchange(e->capture, on->captured->number) != on->captured->number) ++e->captures;
+      return on->captured ? e->captures : 0;
+    });
+    for (const auto& c : calls) {
+      const auto all = c.bytes * static_cast<std::size_t>(e->of->ranks);
+      if (c.kind == collective::none) {
+        ranges.push_back({c.memory, c.bytes, !c.sends});
+      } else {
+        ranges.push_back({c.from, c.kind == collective::reduce_scatter ? all : c.bytes, false});
+        if (c.memory) ranges.push_back({c.memory, c.kind == collective::all_gather ? all : c.bytes, true});
+      }
+    }
+    // Of a graph, at each launch.
+    auto begin_it = [this, e, calls, capture] {
+      auto* const k = &kernels_.emplace_back(kernel{.of = e, .capture = capture});
       for (const auto& c : calls) {
         if (c.kind != collective::none) {
           auto& own = e->of->shares[e->rank];
           own.push_back(std::make_shared<share>(share{.of = k, .what = c}));
           k->shares.emplace_back(own.back(), own.size() - 1);
-          const auto all = c.bytes * static_cast<std::size_t>(e->of->ranks);
-          ranges.push_back({c.from, c.kind == collective::reduce_scatter ? all : c.bytes, false});
-          if (c.memory) ranges.push_back({c.memory, c.kind == collective::all_gather ? all : c.bytes, true});
           continue;
         }
         auto& l = e->of->lanes[c.sends ? std::pair(e->rank, c.peer) : std::pair(c.peer, e->rank)];
         auto& own = c.sends ? l.sends : l.receives;
         own.push_back(std::make_shared<part>(part{.of = k, .memory = c.memory, .bytes = c.bytes}));
         k->parts.push_back({own.back(), {&l, own.size() - 1}});
-        ranges.push_back({c.memory, c.bytes, !c.sends});
       }
       ++e->running;
-    });
-    return machine.launch_until(calls.front().on, "a transfer", std::move(ranges),
-                                [this, k](bool& moved) { return run(*k, moved); });
+      return std::function<bool(bool&)>([this, k](bool& moved) { return run(*k, moved); });
+    };
+    return machine.launch_meeting(on, "a transfer", std::move(ranges), e, std::move(begin_it));
   }
   /// With the machine's lock held.
   bool run(kernel& k, bool& moved) {
@@ -369,6 +452,7 @@ class fake_nccl_world {
         part &a = *from[number], &b = *to[number];
         const bool live =
             a.of->begun && b.of->begun && !a.of->of->dead && !b.of->of->dead && !a.of->of->ended && !b.of->of->ended;
+        if (live && a.of->capture != b.of->capture && !std::exchange(a.mismatched, true)) report_captures(*a.of, *b.of);
         if (live && a.bytes != b.bytes && !std::exchange(a.mismatched, true)) {
           machine.report("sent are " + std::to_string(a.bytes) + " bytes, received " + std::to_string(b.bytes));
         } else if (live && a.bytes == b.bytes) {
@@ -390,6 +474,11 @@ class fake_nccl_world {
     return true;
   }
 
+  /// What is captured meets what was captured with it. Source: NCCL 2.28, Using NCCL with CUDA Graphs.
+  void report_captures(const kernel& a, const kernel& b) {
+    const auto text = [](const kernel& k) { return k.capture == 0 ? "no graph" : "capture " + std::to_string(k.capture); };
+    machine.report("a transfer of " + text(a) + " meets one of " + text(b));
+  }
   /// Does a collective if all ranks have come to it.
   void meet(clique& c, std::size_t number, bool& moved) {
     std::vector<share*> all;
@@ -401,6 +490,9 @@ class fake_nccl_world {
       if (!k.begun || k.of->dead || k.of->ended) return;
     }
     const auto& first = all.front()->what;
+    for (const auto* s : all)
+      if (s->of->capture != all.front()->of->capture && !std::exchange(all.front()->mismatched, true))
+        report_captures(*all.front()->of, *s->of);
     for (const auto* s : all)
       if (s->what.kind != first.kind || s->what.bytes != first.bytes || s->what.peer != first.peer ||
           s->what.type != first.type) {
@@ -445,6 +537,7 @@ class fake_nccl_world {
   std::mutex guard_;  ///< taken before the machine's lock
   std::uint32_t ids_ = 0;
   std::map<nccl_id, clique> cliques_;
+  std::deque<clique> split_off_;
   std::deque<end> ends_;
   std::deque<kernel> kernels_;                ///< with the machine's lock held
   std::map<int, std::deque<end*>> creating_;  ///< by device
@@ -465,6 +558,9 @@ struct fake_nccl {
   [[nodiscard]] int unique_id(nccl_id& id) const { return world->unique_id(id); }
   [[nodiscard]] int connect(communicator& made, int ranks, const nccl_id& id, int rank, const nccl_link& link) const {
     return world->connect(made, ranks, id, rank, link);
+  }
+  [[nodiscard]] int split(communicator parent, int colour, int key, communicator& made, const nccl_link& link) const {
+    return world->split(parent, colour, key, made, link);
   }
   [[nodiscard]] int state(communicator c, int& state) const { return world->state(c, state); }
   [[nodiscard]] int send(const void* from, std::size_t bytes, int peer, communicator c, stream s) const {

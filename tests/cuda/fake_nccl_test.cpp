@@ -262,3 +262,76 @@ TEST_CASE("[threads] the fake of NCCL hangs on collectives of two kinds or sizes
   });
   CHECK(!mixed.ended);
 }
+
+TEST_CASE("[threads] the fake of NCCL splits where all ranks call it in one order, and hangs where they do not") {
+  enum class fault { none, missing, two_orders, busy };
+  for (const auto f : {fault::none, fault::missing, fault::two_orders, fault::busy}) {
+    CAPTURE(static_cast<int>(f));
+    bool settled[2] = {};
+    const auto found = two_ranks([&](small_rank& r) {
+      // Both ranks in a colour, in the other order; then rank 1 alone; rank 0 gets none.
+      const auto split = [&](std::size_t k, int colour, int key) {
+        fake_nccl::communicator made{};
+        CHECK(r.api.split(r.with[k], colour, key, made, {}) == 7);
+        CHECK((made == nullptr) == (colour < 0));
+        if (made) r.with.push_back(made);
+        return r.settle(k) && (!made || r.settle(r.with.size() - 1));
+      };
+      if (f == fault::busy) r.send(0);
+      if (f == fault::missing && r.rank == 1) return;
+      if (f == fault::two_orders) {
+        settled[r.rank] = split(static_cast<std::size_t>(r.rank), 0, 0) && split(static_cast<std::size_t>(1 - r.rank), 0, 0);
+        return;
+      }
+      settled[r.rank] = split(0, 3, 7 - r.rank) && split(0, r.rank == 0 ? -1 : 0, 0);
+      if (f != fault::none) return;
+      // What the split has made transfers: rank 1 is the first in it, by its key.
+      if (r.rank == 1)
+        CHECK(r.api.send(r.at(0), 8, 1, r.with[2], r.stream) % 7 == 0);
+      else
+        CHECK(r.api.receive(r.at(0), 8, 0, r.with[2], r.stream) % 7 == 0);
+      CHECK(r.settle(2));
+    });
+    CHECK((settled[0] && settled[1]) == (f == fault::none || f == fault::busy));
+    CHECK((found.ended && found.reports.empty()) == (f == fault::none || f == fault::missing || f == fault::two_orders));
+    if (f == fault::busy) {
+      REQUIRE(!found.reports.empty());
+      CHECK(found.reports[0] == "a communicator is split that has work under way");
+    }
+  }
+}
+
+TEST_CASE("[threads] the fake of NCCL finds graphs with transfers that NCCL does not allow, and runs those that it does") {
+  enum class fault { none, one_captured, captured_twice, finalised, aborted };
+  for (const auto f : {fault::none, fault::one_captured, fault::captured_twice, fault::finalised, fault::aborted}) {
+    CAPTURE(static_cast<int>(f));
+    const auto found = two_ranks([f](small_rank& r) {
+      const cuda_check::api cuda{&r.machine};
+      cuda_check::api::graph graph{};
+      const auto transfer = [&] {
+        r.rank == 0 ? r.send(0) : r.receive(0);
+        CHECK(r.settle(0));
+      };
+      const bool captures = f != fault::one_captured || r.rank == 0;
+      for (int i = 0; captures && i < (f == fault::captured_twice && r.rank == 0 ? 2 : 1); ++i) {
+        if (i > 0) CHECK(cuda.destroy_graph(graph) == 0);
+        REQUIRE(cuda.begin_capture(r.stream) == 0);
+        transfer();
+        REQUIRE(cuda.end_capture(r.stream, graph) == 0);
+      }
+      for (int launch = 0; launch < 2; ++launch) captures ? (void)cuda.launch(graph, r.stream) : transfer();
+      REQUIRE(cuda.synchronize(r.stream) == 0);
+      if (f == fault::finalised) CHECK(r.api.finish(r.with[0]) == 7);
+      if (f == fault::aborted) (void)r.ends(), r.with.clear();
+      if (captures) CHECK(cuda.destroy_graph(graph) == 0);
+    });
+    CHECK(found.ended);
+    REQUIRE(found.reports.empty() == (f == fault::none));
+    if (f == fault::none) continue;
+    CHECK(found.reports[0] == (f == fault::one_captured     ? "a transfer of capture 1 meets one of no graph"
+                               : f == fault::captured_twice ? "a transfer of capture 2 meets one of capture 1"
+                               : f == fault::finalised
+                                   ? "a communicator is finalised that a graph holds: that waits for the graph's end"
+                                   : "a communicator is aborted that a graph holds: that waits for the graph's end"));
+  }
+}

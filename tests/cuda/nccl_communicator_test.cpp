@@ -502,11 +502,12 @@ namespace {
 struct connected_row {
   double took_s = 0;
   std::vector<std::pair<int, nccl_link>> made;
-  std::size_t groups = 0;  ///< of NCCL, for first transfers and for one each way
+  std::size_t groups = 0;             ///< of NCCL, for first transfers and for one each way
+  std::size_t inits = 0, splits = 0;  ///< calls of all ranks
 };
 connected_row connect_row(int ranks, double creation_s, const nccl_options& options = {}) {
   cuda_check::machine machine({.seed = 21, .devices = ranks});
-  fake_nccl_world world(machine, {.creation_s = creation_s});
+  fake_nccl_world world(machine, {.creation_s = creation_s, .split_s = creation_s / 10});
   fake_devices devices(cuda_check::api{&machine});
   std::vector<double> took_s(static_cast<std::size_t>(ranks));
   run_on_threads(connect_nccl(devices, world, ranks, options), [&](nccl_ranks& end) {
@@ -542,7 +543,8 @@ connected_row connect_row(int ranks, double creation_s, const nccl_options& opti
   });
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
   CHECK(world.alive() == 0);
-  return {*std::max_element(took_s.begin(), took_s.end()), world.made(), world.calls("ncclGroupEnd")};
+  return {*std::max_element(took_s.begin(), took_s.end()), world.made(), world.calls("ncclGroupEnd"),
+          world.calls("ncclCommInitRankConfig"), world.calls("ncclCommSplit")};
 }
 
 }  // namespace
@@ -551,12 +553,21 @@ TEST_CASE("[threads] 32 ranks connect within 10 s where a communicator takes one
   const auto row = connect_row(32, 1);
   CAPTURE(row.took_s);
   CHECK(row.took_s < 10 * sanitizer_slowdown);
-  CHECK(row.made.size() == 17);  // one for all transfers, and one for each two
+  CHECK(row.made.size() == 18);  // one for all transfers, one for each two, and the one that they are split off
   CHECK(row.groups == 3 * 32);   // a rank receives and sends on at once
+  CHECK(row.inits == 32);        // of one communicator
+  CHECK(row.splits == 2 * 32);   // all transfers, and all groups at once
+  std::size_t narrow = 0;
   for (const auto& [ranks, link] : row.made) {
     CHECK((ranks == 2 || ranks == 32));
-    CHECK(link.most_channels == (ranks == 32 ? 4 : 0));
+    CHECK((link.most_channels == 0 || ranks == 32));
+    narrow += link.most_channels == 4;
   }
+  CHECK(narrow == 1);
+  const auto apart = connect_row(32, 0.1, {.splits = false});
+  CHECK(apart.made.size() == 17);
+  CHECK(apart.inits == 2 * 32);
+  CHECK(apart.splits == 0);
 }
 
 TEST_CASE("[threads] pairs of ranks with links of their own have communicators of their own, made side by side") {
@@ -574,6 +585,7 @@ TEST_CASE("[threads] pairs of ranks with links of their own have communicators o
   CHECK(odd == 3);
   const auto all_alike = connect_row(8, 0, {.link = [](int, int) { return nccl_link{.network = "the one"}; }});
   CHECK(all_alike.made.size() == 1 + 4);
+  CHECK(row.splits == 0);
   CHECK_THROWS_WITH_AS(connect_row(4, 5, {.connect_s = 0.3}), doctest::Contains("ncclCommInitRankConfig has not ended for ranks"),
                        communication_error);
 }
@@ -653,6 +665,22 @@ TEST_CASE("pairs of ranks are connected in as few rounds as there can be, and ea
     CHECK(rounds_of(some) >= most);
     CHECK(rounds_of(some) <= 2 * most);
   }
+  // What shares ranks is split off one, in rounds; later ones off that, too, where it has their ranks.
+  const detail::nccl_clique all_of_four{{0, 1, 2, 3}, false, {{}, 0, 4}}, left{{1, 0}, true, {}}, right{{2, 3}, true, {}},
+      apart{{5, 6}, true, {}}, named{{0, 1}, false, {"another", 0, 0}};
+  std::vector<detail::nccl_clique> first{all_of_four, left, right, apart, named}, later{{{0, 3}, true, {}}, {{3, 5}, true, {}}};
+  const auto families = detail::families_of(first, {});
+  REQUIRE(families.size() == 1);
+  CHECK(families[0].whole == detail::nccl_clique{{0, 1, 2, 3}, false, {}, true});
+  CHECK(families[0].parts.size() == 3);
+  std::sort(first.begin(), first.end());
+  std::vector<detail::nccl_clique> made_first{families[0].whole, apart, named};
+  std::sort(made_first.begin(), made_first.end());
+  CHECK(first == made_first);
+  const auto more = detail::families_of(later, {families[0].whole});
+  REQUIRE(more.size() == 1);
+  CHECK(more[0].parts == std::vector{detail::nccl_clique{{0, 3}, true, {}}});
+  CHECK(later == std::vector{detail::nccl_clique{{3, 5}, true, {}}});
   // Pairs by way of each other are one set, unless their links differ.
   const std::vector<detail::nccl_pair> two_rows{{0, 1}, {1, 2}, {4, 5}, {3, 5}, {2, 6}};
   const auto sets = detail::connected_sets(two_rows, [](int, int) { return nccl_link{}; });

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,6 +22,8 @@
 #include "../sanitizer_share.hpp"
 #include "../schedule/random_schedule.hpp"
 #include "fake_layers.hpp"
+#include "fake_nccl.hpp"
+#include "nccl_ranks.hpp"
 
 using namespace hetsched;
 using namespace hetsched::test;
@@ -392,6 +396,181 @@ TEST_CASE("behind a capture that has failed all memory can be used and freed") {
   const auto reports = machine.reports();
   for (std::size_t k = 1; k < reports.size(); ++k) CHECK(reports[k] == "a pool is destroyed with memory in use");
   for (const auto& l : machine.leaks()) CHECK(l.find("device memory") != std::string::npos);  // of the capture, which pools free
+}
+
+namespace {
+
+using part_graph = cuda_step_graph<fake_tensor, fake_stage, cuda_check::api, nccl_ranks>;
+
+/// Every rank's part over NCCL, on a thread and a device each: the last of `steps` steps. `before(rank, step, part)` is called
+/// before each.
+outcome_of_step<double> run_parts(fake_devices& devices, const std::vector<nccl_ranks>& ends, const task<double>& t,
+                                  const schedule& order, int steps,
+                                  const std::function<void(int, int, part_graph&)>& before = {}) {
+  outcome_of_step<double> result;
+  result.losses.assign(t.inputs.size(), 0);
+  result.gradients.resize(order.rank_of.size());
+  std::mutex guard;
+  run_on_threads(ends, [&](nccl_ranks& end) {
+    const int rank = end.rank();
+    const auto made = std::make_unique<part_graph>(devices, order, end, rank, t.boundaries(),
+                                                   [&](int s, const fake_queue& q) { return stage_on(q, t, s); });
+    auto& part = *made;
+    std::vector<fake_tensor> inputs, targets;
+    const auto copies = stages_of_rank(order, rank);
+    const auto& q = part.home();
+    for (const auto& m : t.inputs) inputs.push_back(put(q, m));
+    for (const auto& m : t.targets) targets.push_back(put(q, m));
+    for (int i = 0; i < steps; ++i) {
+      if (before) before(rank, i, part);
+      part.step(inputs, targets, fake_loss);
+      CHECK(part.is_captured() == (i > 0));
+    }
+    const auto losses = part.losses();
+    const auto here = q.make_current();
+    const std::lock_guard lock(guard);
+    for (std::size_t m = 0; m < losses.size(); ++m) result.losses[m] += losses[m];
+    for (const auto& c : copies) {
+      auto& sums = result.gradients[static_cast<std::size_t>(c.direction * order.stages + c.stage)];
+      for (const fake_tensor& g : part.stage(c.direction, c.stage).gradients()) sums.push_back(download(q, g));
+    }
+  });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("[threads] ranks over NCCL capture their steps with the transfers, and have the bits of one device") {
+  const auto order = one_f_one_b({2, 1}, 4);
+  const task<double> t(1, {1, 1}, 4);
+  cuda_check::machine machine({.seed = 1, .devices = 2});
+  fake_nccl_world world(machine);
+  {
+    fake_devices devices(cuda_check::api{&machine});
+    const auto ends = connect_nccl(devices, world, 2);
+    CHECK(run_parts(devices, ends, t, order, 4) == reference(t, order));
+    CHECK(machine.calls("cudaGraphInstantiate") == 2);
+    CHECK(machine.calls("cudaGraphLaunch") == 6);
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  for (const auto& l : machine.leaks()) FAIL_CHECK(l);
+  CHECK(world.alive() == 0);
+}
+
+TEST_CASE(
+    "[threads] random schedules captured over NCCL have the bits of one device, and no races, whoever has them captured again") {
+  int ran = 0, both = 0, several = 0;
+  for (int instance = 0; instance < 600 / sanitizer_share; ++instance) {
+    CAPTURE(instance);
+    random_source random(static_cast<std::uint64_t>(instance) + 1);
+    const auto order = random_schedule(random, {.swaps = instance % 2 == 0});
+    check_options how;
+    how.semantics = {send_semantics::buffered};
+    if (!check(order, how).empty()) continue;
+    std::vector<int> layers;
+    for (int s = 0; s < order.stages; ++s) layers.push_back(random.integer(1, 2));
+    const task<double> t(static_cast<std::uint64_t>(instance), layers, order.microbatches);
+    const cuda_check::habits habits{.seed = static_cast<std::uint64_t>(instance) + 1,
+                                    .devices = order.ranks,
+                                    .most_turns_late = random.integer(0, 8),
+                                    .lazy = random.integer(0, 1) == 0,
+                                    .in_order = random.integer(0, 1) == 0,
+                                    .launch_queue = random.integer(0, 1) == 0 ? std::size_t{32} : std::size_t{1024}};
+    const int steps = random.integer(2, 4), again = random.integer(0, 4), who = random.integer(0, order.ranks - 1);
+    const auto records = static_cast<std::size_t>(random.integer(1, habits.launch_queue > 32 ? 16 : 2));
+    cuda_check::machine machine(habits);
+    fake_nccl_world world(machine, {.turns_late = random.integer(0, 3)});
+    {
+      fake_devices devices(cuda_check::api{&machine}, {.records = records});
+      try {
+        const auto changes = [&](int rank, int step, part_graph& part) {
+          if (rank == who && step == again) part.arguments_changed();
+        };
+        const auto done = run_parts(devices, connect_nccl(devices, world, order.ranks), t, order, steps, changes);
+        CHECK(done == reference(t, order));
+        CHECK(machine.calls("cudaGraphInstantiate") == static_cast<std::size_t>(order.ranks));  // updates are not refused
+        CHECK(machine.calls("cudaGraphExecUpdate") == static_cast<std::size_t>(again > 1 && again < steps ? order.ranks : 0));
+        ++ran;
+        both += order.directions == 2;
+        several += order.stages > order.ranks;
+      } catch (const input_error& e) {
+        const std::string what = e.what();
+        CAPTURE(what);
+        const bool staged = what.find("by way of the host") != std::string::npos;
+        CHECK((staged || what.find("no order in which all ranks") != std::string::npos));
+      }
+    }
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    for (const auto& l : machine.leaks()) FAIL_CHECK(l);
+    CHECK(world.alive() == 0);
+  }
+  CHECK(ran >= 200 / sanitizer_share);
+  CHECK(both > 20 / sanitizer_share);
+  CHECK(several > (sanitizer_share > 1 ? 0 : 20));
+}
+
+TEST_CASE("[threads] a rank that is lost while graphs are under way ends the steps of all, and no graph holds what is aborted") {
+  const auto order = one_f_one_b({3, 2, 1}, 4);
+  const task<double> t(1, {1, 1, 1}, 4);
+  for (const bool seen : {true, false}) {
+    CAPTURE(seen);
+    cuda_check::machine machine({.seed = 4, .devices = 3});
+    fake_nccl_world world(machine);
+    {
+      fake_devices devices(cuda_check::api{&machine});
+      const auto ends = connect_nccl(devices, world, 3, {.deadline_s = seen ? 30.0 : 1.0});
+      std::string text;
+      try {
+        (void)run_parts(devices, ends, t, order, 6, [&](int rank, int step, part_graph&) {
+          if (rank == 1 && step == 3) world.kill(1, seen, -1);
+        });
+      } catch (const error& e) {
+        text = e.what();
+      }
+      CHECK(text.find(seen ? "remote process exited" : "graph of a step, has not been done for 1.") != std::string::npos);
+      CAPTURE(text);
+      CHECK(!ends[0].failure().empty());
+    }
+    for (const auto& r : machine.reports()) FAIL_CHECK(r);
+    CHECK(world.alive() == 0);
+  }
+}
+
+TEST_CASE("[threads] what a rank's part cannot do over NCCL is refused, and ends the others") {
+  const auto order = one_f_one_b({2, 1}, 2);
+  const task<double> t(1, {1, 1}, 2);
+  cuda_check::machine machine({.devices = 2});
+  fake_nccl_world world(machine);
+  fake_devices devices(cuda_check::api{&machine});
+  const auto make = [&](int s, const fake_queue& q) { return stage_on(q, t, s); };
+  const auto ends = connect_nccl(devices, world, 2);
+  CHECK_THROWS_WITH_AS(part_graph(devices, one_f_one_b({3, 2, 1}, 2), ends[0], 0, t.boundaries(), make),
+                       "2 ranks are not those of the schedule, 3", input_error);
+  CHECK_THROWS_WITH_AS(part_graph(devices, order, ends[0], 0, {}, make), "0 boundaries are not those of 2 stages", input_error);
+  CHECK_THROWS_WITH_AS(part_graph(devices, order, ends[0], -1, t.boundaries(), make),
+                       "rank 0 is on the host, and a CUDA graph is of GPUs", input_error);
+  // One rank's loss waits for the host where it is captured.
+  try {
+    run_on_threads(ends, [&](nccl_ranks& end) {
+      part_graph part(devices, order, end, end.rank(), t.boundaries(), make);
+      const auto& q = part.home();
+      std::vector<fake_tensor> inputs, targets;
+      for (const auto& m : t.inputs) inputs.push_back(put(q, m));
+      for (const auto& m : t.targets) targets.push_back(put(q, m));
+      for (int i = 0; i < 3; ++i)
+        part.step(inputs, targets, [&](const fake_tensor& y, const fake_tensor& wanted, const fake_queue& on, double& value) {
+          if (i == 1) on.finish();
+          return fake_loss(y, wanted, on, value);
+        });
+      (void)part.losses();
+    });
+    FAIL_CHECK("the wait was not refused");
+  } catch (const error& e) {
+    const std::string what = e.what();
+    CHECK(what.find("captured in a CUDA graph, is waited for by the host") != std::string::npos);
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  CHECK(world.alive() == 0);
 }
 
 TEST_CASE("what is captured in no order is found: transfers that do not wait for what they take, or nobody waits for") {

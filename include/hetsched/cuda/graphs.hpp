@@ -64,7 +64,11 @@ class cuda_graph {
   }
   cuda_graph(const cuda_graph&) = delete;
   cuda_graph& operator=(const cuda_graph&) = delete;
-  ~cuda_graph() { (void)first().api().destroy_graph(graph_); }
+  ~cuda_graph() { end(); }
+  /// Before its memory goes: it cannot be launched any more. What has been launched comes to its end.
+  void end() {
+    if (!std::exchange(has_ended_, true)) (void)first().api().destroy_graph(graph_);
+  }
 
   /// Captures what body() enqueues on the same queues now, in place of what there was. Where that is the same work with other
   /// arguments, and CUDA takes it, the graph is not made again. Launches from before are as they were.
@@ -118,6 +122,7 @@ class cuda_graph {
   std::vector<cuda_queue<Api>> queues_;
   std::vector<std::unique_ptr<captured_memory<Api>>> memory_;  ///< by queue
   typename Api::graph graph_{};
+  bool has_ended_ = false;
 };
 
 }  // namespace detail

@@ -36,12 +36,12 @@ struct nccl_runtime {
   static int connect(communicator& made, int ranks, const nccl_id& id, int rank, const nccl_link& link) {
     ncclUniqueId known;
     std::memcpy(&known, id.data(), sizeof(known));
-    ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
-    how.blocking = 0;
-    if (!link.network.empty()) how.netName = link.network.c_str();
-    if (link.least_channels > 0) how.minCTAs = link.least_channels;
-    if (link.most_channels > 0) how.maxCTAs = link.most_channels;
+    auto how = config_of(link);
     return ncclCommInitRankConfig(&made, ranks, known, rank, &how);
+  }
+  static int split(communicator parent, int colour, int key, communicator& made, const nccl_link& link) {
+    auto how = config_of(link);
+    return ncclCommSplit(parent, colour < 0 ? NCCL_SPLIT_NOCOLOR : colour, key, &made, &how);
   }
   static int state(communicator c, int& state) {
     ncclResult_t found = ncclSuccess;
@@ -80,6 +80,15 @@ struct nccl_runtime {
   static std::string last_error(communicator c) { return ncclGetLastError(c); }
 
  private:
+  static ncclConfig_t config_of(const nccl_link& link) {
+    ncclConfig_t how = NCCL_CONFIG_INITIALIZER;
+    how.blocking = 0;
+    how.splitShare = 1;
+    if (!link.network.empty()) how.netName = link.network.c_str();
+    if (link.least_channels > 0) how.minCTAs = link.least_channels;
+    if (link.most_channels > 0) how.maxCTAs = link.most_channels;
+    return how;
+  }
   static ncclDataType_t type_of(nccl_type t) {
     constexpr ncclDataType_t types[] = {ncclInt8,    ncclUint8,    ncclInt32,   ncclInt64,
                                         ncclFloat16, ncclBfloat16, ncclFloat32, ncclFloat64};

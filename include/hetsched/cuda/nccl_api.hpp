@@ -52,6 +52,11 @@ inline constexpr nccl_type nccl_type_of<double> = nccl_type::f64;
 ///   unique_id(nccl_id&)       [ncclGetUniqueId]
 ///   connect(communicator&, int ranks, const nccl_id&, int rank, const nccl_link&)
 ///                             does not block [ncclCommInitRankConfig]
+///   split(communicator parent, int colour, int key, communicator& made, const nccl_link&)
+///                             all ranks of the parent call it, as often and in the same order, with nothing under way; ranks of
+///                             one colour, by their keys, get one that shares the parent's resources; with colour -1 none is
+///                             made. Does not block: the parent's state tells the end, and that of what is made
+///                             [ncclCommSplit]
 ///   state(communicator, int&) what has become of earlier calls [ncclCommGetAsyncError]
 ///   send(const void*, bytes, peer, communicator, stream), receive(void*, ...)
 ///                             [ncclSend, ncclRecv]
@@ -77,6 +82,7 @@ concept nccl_api = std::copyable<A> &&
              nccl_type type) {
   { a.unique_id(id) } -> std::same_as<int>;
   { a.connect(made, n, known, n, link) } -> std::same_as<int>;
+  { a.split(c, n, n, made, link) } -> std::same_as<int>;
   { a.state(c, state) } -> std::same_as<int>;
   { a.send(from, bytes, n, c, s) } -> std::same_as<int>;
   { a.receive(to, bytes, n, c, s) } -> std::same_as<int>;

@@ -148,6 +148,63 @@ class nccl_communicator {
     shared_->read_times();
   }
 
+  /// For a CUDA graph with this rank's transfers of a step, or of several: captures what body() posts, and enqueues on
+  /// transfer_queue(). What is posted begins at once. All ranks capture the same between the same launches, and launch their
+  /// graphs in one order. `let_go`: ends the graph, on any thread, when what connects the ranks ends: NCCL waits for that.
+  /// Source: NCCL, Using NCCL with CUDA Graphs.
+  /// Requires: nothing is under way, and no body() before it has let go.
+  /// Throws: what body throws; communication_error where a rank has failed.
+  template <class Body>
+  void capture(Body&& body, std::function<void()> let_go) {
+    auto& s = *shared_;
+    {
+      const std::lock_guard lock(s.guard);
+      s.finish();
+      s.require_alive("a capture");
+      s.captures = true;
+      s.let_go = std::move(let_go);
+    }
+    const auto end = [&] {
+      const std::lock_guard lock(s.guard);
+      s.captures = false;
+      s.next = 0;
+      if (!s.links.control().failure().empty()) s.give_up(s.links.control().failure());
+    };
+    try {
+      body();
+    } catch (...) {
+      {
+        const std::lock_guard lock(s.guard);
+        s.let_go = {};
+      }
+      end();
+      throw;
+    }
+    end();
+    const std::lock_guard lock(s.guard);
+    s.require_alive("a capture");
+  }
+  /// Launches such a graph: by body(), on a queue that transfer_queue() is behind when it returns.
+  /// Throws: what body throws; communication_error where a rank has failed.
+  template <class Body>
+  void launch(Body&& body) {
+    auto& s = *shared_;
+    const std::lock_guard lock(s.guard);
+    s.forget_ended();
+    s.require_alive("a graph");
+    body();
+    s.under_way.push_back({.end = s.links.queue().record(), .since_s = steady_now_s()});
+  }
+  /// Ends the graph that was captured, if there is one.
+  void end_graph() {
+    const std::lock_guard lock(shared_->guard);
+    if (auto end_it = std::exchange(shared_->let_go, {})) end_it();
+  }
+  /// On which this rank's transfers are enqueued.
+  [[nodiscard]] const queue& transfer_queue() const { return shared_->links.queue(); }
+  /// The longest that an operation of this rank may take.
+  [[nodiscard]] double deadline_s() const { return shared_->links.options().deadline_s; }
+
   /// See calling_plane.
   [[nodiscard]] bool may_call() {
     const std::lock_guard lock(shared_->guard);
@@ -186,6 +243,7 @@ class nccl_communicator {
   void close() {
     const std::lock_guard lock(shared_->guard);
     shared_->finish();
+    if (auto end_it = std::exchange(shared_->let_go, {})) end_it();
     (void)shared_->links.gather({});
     shared_->links.disconnect();
     shared_->plan.clear();
@@ -222,7 +280,7 @@ class nccl_communicator {
   struct issued {
     cuda_moment<Api> end;
     const planned_group* group = nullptr;
-    const caller* call = nullptr;  ///< if there is no group
+    const caller* call = nullptr;  ///< if there is no group; neither: a graph's
     double since_s = 0;            ///< when this rank saw that it was the first
   };
 
@@ -461,6 +519,12 @@ class nccl_communicator {
       }
     }
 
+    void require_alive(const char* what) {
+      if (has_failed())
+        throw communication_error(
+            "rank " + std::to_string(links.rank()) + ": " + what + "; ended, as " + std::string(links.control().failure()),
+            {.to = links.rank()}, no_microbatch, {});
+    }
     void forget_ended() {
       while (!under_way.empty() && under_way.front().end.reached()) {
         under_way.pop_front();
@@ -515,16 +579,17 @@ class nccl_communicator {
           if (b.bytes() > 0) o.sends ? g.send(e.to, b.data(), b.bytes()) : g.receive(e.from, b.data(), b.bytes());
         }
       };
+      group.begun.clear();
       const bool moves =
           std::any_of(group.operations.begin(), group.operations.end(), [](const planned& p) { return p.what.bytes > 0; });
-      clock.time(number, [&] {
+      const auto begin = [&] {
         if (moves) links.group(group.peer, pass_on);
-      });
+      };
+      captures ? begin() : clock.time(number, begin);
       const auto end = q.record();
       const double now = steady_now_s();
-      group.begun.clear();
       for (std::size_t k = 0; k < taken.size(); ++k) {
-        group.begun.push_back(taken[k].op);
+        if (!captures) group.begun.push_back(taken[k].op);
         auto& b = traits::buffer(*taken[k].tensor);
         const bool sends = group.operations[k].what.sends;
         if (sends)
@@ -535,7 +600,7 @@ class nccl_communicator {
         taken[k].op->ended_ = true;
         (sends ? sent : received) = true;
       }
-      under_way.push_back({.end = end, .group = &group, .call = nullptr, .since_s = now});
+      if (!captures) under_way.push_back({.end = end, .group = &group, .call = nullptr, .since_s = now});
     }
 
     /// Throws: input_error unless this is what was planned.
@@ -562,7 +627,7 @@ class nccl_communicator {
       for (const auto& i : under_way)
         if (!i.end.reached()) {
           if (i.call) return "collective over " + i.call->name;
-          return name_of(*i.group);
+          return i.group ? name_of(*i.group) : "graph of a step";
         }
       return {};
     }
@@ -575,9 +640,13 @@ class nccl_communicator {
       give_up(reason);
       return true;
     }
+    /// While work is captured NCCL would wait for the capture's end, which the thread that captures comes to.
     void give_up(const std::string& reason) {
       links.control().abort(reason);
-      links.abort();
+      if (!captures) {
+        if (auto end_it = std::exchange(let_go, {})) end_it();
+        links.abort();
+      }
       plan.clear();
       under_way.clear();
       for (auto& c : channels) c.waiting.clear();
@@ -586,7 +655,7 @@ class nccl_communicator {
     /// See cuda_devices::keep_looking. Whoever has the guard looks himself.
     void look() {
       const std::unique_lock lock(guard, std::try_to_lock);
-      if (!lock || has_failed()) return;
+      if (!lock || captures || has_failed()) return;
       forget_ended();
       if (!under_way.empty() && steady_now_s() - under_way.front().since_s > links.options().deadline_s)
         give_up("rank " + std::to_string(links.rank()) + ": the " + oldest() + ", has not been done for " +
@@ -613,6 +682,8 @@ class nccl_communicator {
     std::size_t next = 0;   ///< group of the plan
     std::deque<issued> under_way;
     std::deque<caller> callers;
+    std::function<void()> let_go;         ///< ends the graph that holds what connects the ranks
+    bool captures = false;                ///< what is issued
     bool is_told = false;                 ///< that layers may call
     bool received = false, sent = false;  ///< since the last wait for them
   };

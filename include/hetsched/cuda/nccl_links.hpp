@@ -35,6 +35,10 @@ struct nccl_options {
   /// How two ranks are connected, the lower one first; the same on all. Those of pairs that are connected by way of each other
   /// alike share a communicator. Empty: all alike.
   std::function<nccl_link(int, int)> link = {};
+  /// Sets and groups of ranks that share ranks are split off one communicator of all of these, which is made first and does
+  /// nothing else, and share what it has: one exchange of addresses for all. Else each is made by itself, as are those whose link
+  /// names a network. The same on all ranks.
+  bool splits = true;
 };
 
 namespace detail {
@@ -43,10 +47,11 @@ namespace detail {
 struct nccl_clique {
   std::vector<int> ranks;
   bool calls = false;
-  nccl_link link = {};  ///< of ranks that transfer
+  nccl_link link = {};    ///< of ranks that transfer
+  bool is_whole = false;  ///< made to be split
   friend auto operator<=>(const nccl_clique&, const nccl_clique&) = default;
   friend bool operator==(const nccl_clique& a, const nccl_clique& b) {  // nvcc 13 leaves out the implicit one
-    return a.calls == b.calls && a.ranks == b.ranks && a.link == b.link;
+    return a.calls == b.calls && a.ranks == b.ranks && a.link == b.link && a.is_whole == b.is_whole;
   }
 };
 
@@ -109,6 +114,60 @@ inline std::size_t sort_in_rounds(std::vector<nccl_clique>& cliques) {
   return rounds;
 }
 
+/// One to be split, and what it is split into.
+struct nccl_family {
+  nccl_clique whole;
+  std::vector<nccl_clique> parts;
+};
+/// Takes out of `added` what can be split: off one of `known`, or off a new one of all ranks that are joined by such, which takes
+/// its place there. Complexity: O(cliques squared * ranks).
+[[nodiscard]] inline std::vector<nccl_family> families_of(std::vector<nccl_clique>& added,
+                                                          const std::vector<nccl_clique>& known) {
+  const auto sorted = [](std::vector<int> ranks) {
+    std::sort(ranks.begin(), ranks.end());
+    return ranks;
+  };
+  std::vector<nccl_family> all, fresh;
+  for (const auto& k : known) all.push_back({k, {}});
+  std::vector<nccl_clique> alone;
+  for (auto& c : added) {
+    const auto ranks = sorted(c.ranks);
+    const auto holds = [&](const nccl_family& f) {
+      return std::includes(f.whole.ranks.begin(), f.whole.ranks.end(), ranks.begin(), ranks.end());
+    };
+    if (!c.link.network.empty()) {
+      alone.push_back(std::move(c));
+    } else if (const auto found = std::find_if(all.begin(), all.end(), holds); found != all.end()) {
+      found->parts.push_back(std::move(c));
+    } else {
+      nccl_family joined{{ranks, false, {}, true}, {}};
+      std::erase_if(fresh, [&](nccl_family& f) {
+        const bool meets = std::any_of(ranks.begin(), ranks.end(),
+                                       [&](int r) { return std::binary_search(f.whole.ranks.begin(), f.whole.ranks.end(), r); });
+        if (!meets) return false;
+        joined.whole.ranks.insert(joined.whole.ranks.end(), f.whole.ranks.begin(), f.whole.ranks.end());
+        joined.parts.insert(joined.parts.end(), f.parts.begin(), f.parts.end());
+        return true;
+      });
+      auto& of = joined.whole.ranks;
+      of = sorted(std::move(of));
+      of.erase(std::unique(of.begin(), of.end()), of.end());
+      joined.parts.push_back(std::move(c));
+      fresh.push_back(std::move(joined));
+    }
+  }
+  for (auto& f : fresh) {
+    if (f.parts.size() == 1) {
+      alone.push_back(std::move(f.parts.front()));
+      continue;
+    }
+    alone.push_back(f.whole);
+    all.push_back(std::move(f));
+  }
+  added = std::move(alone);
+  return all;
+}
+
 /// A rank's NCCL communicators: one for each set of ranks that transfer to each other, and for each group.
 template <cuda_api Api, nccl_api NcclApi, control_plane Control>
 class nccl_links {
@@ -166,6 +225,10 @@ class nccl_links {
     sets_.insert(sets_.end(), added.begin(), added.end());
     for (const auto& [g, planned] : groups)
       if (nccl_clique c{g, true, {}}; known_groups_.insert(g).second) added.push_back(std::move(c));
+    if (added.empty() && used.empty()) return;
+    auto families = options_.splits ? families_of(added, wholes_) : std::vector<nccl_family>{};
+    wholes_.clear();
+    for (const auto& f : families) wholes_.push_back(f.whole);
     (void)sort_in_rounds(added);
     std::vector<double> mine;
     for (const auto& c : added) {
@@ -176,7 +239,6 @@ class nccl_links {
         mine.push_back(static_cast<double>(std::uint32_t{id[k]} | std::uint32_t{id[k + 1]} << 8 | std::uint32_t{id[k + 2]} << 16 |
                                            std::uint32_t{id[k + 3]} << 24));
     }
-    if (added.empty() && used.empty()) return;
     const auto all = added.empty() ? std::vector<std::vector<double>>{} : gather(mine);
     const auto current = queue_.make_current();
     std::vector<std::size_t> next(all.size(), 0);
@@ -191,13 +253,14 @@ class nccl_links {
       next[first] += id.size() / 4;
       const auto place = std::find(c.ranks.begin(), c.ranks.end(), rank()) - c.ranks.begin();
       if (place == static_cast<std::ptrdiff_t>(c.ranks.size())) continue;
-      own.push_back(c);
+      if (!c.is_whole) own.push_back(c);
       handle made{};
       const int code = api_.connect(made, static_cast<int>(c.ranks.size()), id, static_cast<int>(place), c.link);
       require(code, "ncclCommInitRankConfig", c);
       made_[c] = made;
       settle(c, "ncclCommInitRankConfig", until, options_.connect_s);
     }
+    for (auto& f : families) split(f, own, until);
     std::map<nccl_clique, std::vector<int>> peers;
     for (const auto& [a, b] : new_pairs) {
       if (a != rank() && b != rank()) continue;
@@ -272,6 +335,7 @@ class nccl_links {
     for (const auto& [who, c] : made_) settle(who, "ncclCommFinalize", deadline_in(options_.deadline_s), options_.deadline_s);
     known_.clear();
     known_groups_.clear();
+    wholes_.clear();
     sets_.clear();
     peer_sets_.clear();
     // Whatever comes of it, none is destroyed twice.
@@ -333,6 +397,34 @@ class nccl_links {
     }
   }
   [[nodiscard]] nccl_clique pair_with(int peer) const { return {{std::min(rank(), peer), std::max(rank(), peer)}, false, {}}; }
+  /// Splits off what is new, in rounds. All ranks of the whole take part in each.
+  void split(nccl_family& f, std::vector<nccl_clique>& own, deadline_time until) {
+    if (!made_.contains(f.whole)) return;
+    (void)sort_in_rounds(f.parts);
+    for (std::size_t next = 0; next < f.parts.size();) {
+      std::set<int> busy;
+      const nccl_clique* mine = nullptr;
+      int colour = -1, key = 0;
+      for (const auto first = next; next < f.parts.size(); ++next) {
+        const auto& c = f.parts[next];
+        if (std::any_of(c.ranks.begin(), c.ranks.end(), [&](int r) { return busy.contains(r); })) break;
+        busy.insert(c.ranks.begin(), c.ranks.end());
+        const auto place = std::find(c.ranks.begin(), c.ranks.end(), rank());
+        if (place == c.ranks.end()) continue;
+        mine = &c;
+        colour = static_cast<int>(next - first);
+        key = static_cast<int>(place - c.ranks.begin());
+      }
+      handle made{};
+      const int code = api_.split(made_.at(f.whole), colour, key, made, mine ? mine->link : nccl_link{});
+      require(code, "ncclCommSplit", f.whole);
+      if (mine) made_[*mine] = made;
+      settle(f.whole, "ncclCommSplit", until, options_.connect_s);
+      if (!mine) continue;
+      settle(*mine, "ncclCommSplit", until, options_.connect_s);
+      own.push_back(*mine);
+    }
+  }
   /// The set that joins both; none if none does. Complexity: O(ranks of all sets).
   [[nodiscard]] const nccl_clique* set_of(const nccl_pair& p) const {
     const auto has = [](const nccl_clique& c, int r) { return std::binary_search(c.ranks.begin(), c.ranks.end(), r); };
@@ -412,6 +504,7 @@ class nccl_links {
   std::vector<nccl_clique> sets_;            ///< that transfer, of all ranks
   std::set<nccl_pair> known_;                ///< of all ranks
   std::set<std::vector<int>> known_groups_;  ///< of all ranks
+  std::vector<nccl_clique> wholes_;          ///< that were made to be split, of all ranks
 };
 
 }  // namespace detail

@@ -477,6 +477,7 @@ class machine {
     if (const int code = begin("cudaStreamBeginCapture"); code != 0) return code;
     if (s->captured) return report("a stream is captured twice"), illegal_state;
     s->captured = std::make_shared<graph_state>();
+    s->captured->number = ++captures_;
     s->tips.clear();
     return 0;
   }
@@ -511,9 +512,9 @@ class machine {
     if (!*g) return report("a graph is launched that is destroyed"), invalid_handle;
     std::vector<range> ranges;
     for (const auto& j : (*g)->jobs) ranges.insert(ranges.end(), j.ranges.begin(), j.ranges.end());
-    enqueue(
-        {.on = s, .ranges = std::move(ranges), .after = [all = *g, seed = draw({s->issued})] { all->run(seed); }, .works = true},
-        "a graph");
+    const auto run = std::make_shared<graph_run>(*g, draw({s->issued}), habits_.in_order);
+    enqueue({.on = s, .ranges = std::move(ranges), .ends = [run](bool& moved) { return run->goes_on(moved); }, .works = true},
+            "a graph");
     return 0;
   }
   int destroy_graph(std::shared_ptr<graph_state>* g) {
@@ -546,6 +547,29 @@ class machine {
     if (here().device != s->device) return report(std::string(name) + " is launched from another device"), invalid_handle;
     enqueue({.on = s, .ranges = std::move(ranges), .ends = std::move(ends)}, name, s->device);
     return 0;
+  }
+  /// The same kernel, which may be captured: begin() -> ends is called when it is enqueued, or a graph that has it is launched;
+  /// with the machine's lock held, in the order of the calls. `owner`: whose it is.
+  int launch_meeting(stream_state* s, const char* name, std::vector<range> ranges, const void* owner,
+                     std::function<std::function<bool(bool& moved)>()> begin_it) {
+    std::unique_lock lock(guard_);
+    if (const int code = begin("cudaLaunchKernel"); code != 0) return code;
+    if (is_spoilt(s)) return capture_invalidated;
+    make_room(lock, s);
+    if (here().device != s->device) return report(std::string(name) + " is launched from another device"), invalid_handle;
+    job j{.on = s, .ranges = std::move(ranges), .owner = owner};
+    s->captured ? (void)(j.begins = std::move(begin_it)) : (void)(j.ends = begin_it());
+    enqueue(std::move(j), name, s->device);
+    return 0;
+  }
+  /// Whether a graph that is captured, or that is not destroyed, has a kernel of this owner.
+  [[nodiscard]] bool is_held_by_graph(const void* owner) {
+    const std::lock_guard lock(guard_);
+    const auto has = [&](const std::shared_ptr<graph_state>& g) {
+      return g && std::any_of(g->jobs.begin(), g->jobs.end(), [&](const job& j) { return j.owner == owner; });
+    };
+    return std::any_of(graphs_.begin(), graphs_.end(), has) ||
+           std::any_of(streams_.begin(), streams_.end(), [&](const stream_state& s) { return has(s.captured); });
   }
   /// Of the calling thread.
   [[nodiscard]] int current_device() {
@@ -661,23 +685,26 @@ class machine {
     event_state* awaited = nullptr;
     std::uint64_t awaited_record = 0;
     std::vector<range> ranges = {};
-    std::function<void()> after = {};      ///< does it
-    std::function<bool(bool&)> ends = {};  ///< whether it has come to its end
-    bool works = false;                    ///< takes time
-    node kind = node::kernel;              ///< of a graph, if it works
-    std::size_t copies = 0;                ///< bytes
-    std::optional<time_point> due = {};    ///< when it ends, once it has begun
+    std::function<void()> after = {};                         ///< does it
+    std::function<bool(bool&)> ends = {};                     ///< whether it has come to its end
+    std::function<std::function<bool(bool&)>()> begins = {};  ///< makes `ends` when its graph is launched
+    const void* owner = nullptr;                              ///< of such a kernel
+    bool works = false;                                       ///< takes time
+    node kind = node::kernel;                                 ///< of a graph, if it works
+    std::size_t copies = 0;                                   ///< bytes
+    std::optional<time_point> due = {};                       ///< when it ends, once it has begun
     int late = 0;
     std::uint64_t priority = 0;  ///< among those that can be done
   };
 
  public:
-  /// Nothing of it is done before a launch, and all of it in one piece then, in any order that its jobs allow.
+  /// Nothing of it is done before a launch.
   struct graph_state {
     std::vector<job> jobs;
     std::vector<std::vector<std::size_t>> needs;  ///< of each job
     std::vector<std::vector<bool>> before;        ///< which come before it
     bool invalid = false, ended = false;
+    std::uint64_t number = 0;  ///< of all captures
 
     void add(job j, std::vector<std::size_t> behind) {
       std::vector<bool> all(jobs.size() + 1, false);
@@ -695,26 +722,63 @@ class machine {
                            [&](std::size_t t) { return t == k || (k < before[t].size() && before[t][k]); });
       });
     }
-    void run(std::uint64_t seed) const {
-      std::vector<std::size_t> missing, ready;
-      std::vector<std::vector<std::size_t>> then(jobs.size());
-      for (std::size_t k = 0; k < jobs.size(); ++k) {
-        missing.push_back(needs[k].size());
-        for (const auto n : needs[k]) then[n].push_back(k);
-        if (needs[k].empty()) ready.push_back(k);
-      }
-      for (random_source random(seed); !ready.empty();) {
-        std::swap(ready.back(), ready[static_cast<std::size_t>(random()) % ready.size()]);
-        const auto k = ready.back();
-        ready.pop_back();
-        if (jobs[k].after) jobs[k].after();
-        for (const auto t : then[k])
-          if (--missing[t] == 0) ready.push_back(t);
-      }
-    }
   };
 
  private:
+  /// A launch of a graph. A job that is not captured last begins when all that it needs has ended, in an order that is drawn; one
+  /// that waits for others holds up what is behind it. `in_order`: one at a time, so that it holds up all of the graph.
+  class graph_run {
+   public:
+    graph_run(std::shared_ptr<graph_state> of, std::uint64_t seed, bool in_order)
+        : of_(std::move(of)), random_(seed), in_order_(in_order), left_(of_->jobs.size()), then_(left_), ends_(left_) {
+      for (std::size_t k = 0; k < left_; ++k) {
+        missing_.push_back(of_->needs[k].size());
+        for (const auto n : of_->needs[k]) then_[n].push_back(k);
+        if (of_->needs[k].empty()) ready_.push_back(k);
+        if (of_->jobs[k].begins) ends_[k] = of_->jobs[k].begins();
+      }
+    }
+    /// Does a few more jobs, if any can be done. Returns whether all are.
+    bool goes_on(bool& moved) {
+      for (std::size_t i = 0; i < open_.size();) {
+        const auto k = open_[i];
+        if (!ends_[k](moved)) {
+          ++i;
+          continue;
+        }
+        open_.erase(open_.begin() + static_cast<std::ptrdiff_t>(i));
+        end(k);
+        moved = true;
+      }
+      for (auto few = 1 + random_() % 8; few > 0 && !ready_.empty() && !(in_order_ && !open_.empty()); --few) {
+        std::swap(ready_.back(), ready_[static_cast<std::size_t>(random_()) % ready_.size()]);
+        const auto k = ready_.back();
+        ready_.pop_back();
+        moved = true;
+        if (ends_[k]) {
+          open_.push_back(k);
+        } else {
+          if (of_->jobs[k].after) of_->jobs[k].after();
+          end(k);
+        }
+      }
+      return left_ == 0;
+    }
+
+   private:
+    void end(std::size_t k) {
+      --left_;
+      for (const auto t : then_[k])
+        if (--missing_[t] == 0) ready_.push_back(t);
+    }
+    std::shared_ptr<graph_state> of_;
+    random_source random_;
+    bool in_order_;
+    std::size_t left_;
+    std::vector<std::vector<std::size_t>> then_;
+    std::vector<std::function<bool(bool&)>> ends_;
+    std::vector<std::size_t> missing_, ready_, open_;
+  };
   struct device {
     detail::device_memory memory;
     std::deque<job> to_do;  ///< in the order of the calls
@@ -887,7 +951,7 @@ class machine {
   void capture(job j, const char* what, int on_device) {
     auto& s = *j.on;
     auto& g = *s.captured;
-    if (!j.works) refuse_capture(s, what);
+    if (!j.works && !j.begins) refuse_capture(s, what);
     for (const auto& r : j.ranges) {
       if (on_device >= 0 && memory_of(r.memory) && memory_of(r.memory) != &devices_[index(on_device)]->memory)
         report(std::string(what) + " uses the memory of another device");
@@ -971,27 +1035,29 @@ class machine {
   }
   /// What can be done next, null if there is nothing: the first of a stream, or in_order of a device, whose event has come.
   [[nodiscard]] std::pair<device*, std::size_t> choose() {
-    std::vector<std::pair<device*, std::size_t>> ready;
-    bool is_late = false, moved = false;
-    next_due_.reset();
-    for (auto& d : devices_) {
-      std::vector<const stream_state*> seen;
-      for (std::size_t k = 0; k < d->to_do.size() && !(habits_.in_order && k > 0); ++k) {
-        auto& j = d->to_do[k];
-        if (std::find(seen.begin(), seen.end(), j.on) != seen.end()) continue;
-        seen.push_back(j.on);
-        if (j.awaited && j.awaited->done < j.awaited_record) continue;
-        if (j.late > 0)
-          is_late = true, --j.late;
-        else if (j.ends ? j.ends(moved) : is_over(j))
-          ready.emplace_back(d.get(), k);
+    while (true) {
+      std::vector<std::pair<device*, std::size_t>> ready;
+      bool is_late = false, moved = false;
+      next_due_.reset();
+      for (auto& d : devices_) {
+        std::vector<const stream_state*> seen;
+        for (std::size_t k = 0; k < d->to_do.size() && !(habits_.in_order && k > 0); ++k) {
+          auto& j = d->to_do[k];
+          if (std::find(seen.begin(), seen.end(), j.on) != seen.end()) continue;
+          seen.push_back(j.on);
+          if (j.awaited && j.awaited->done < j.awaited_record) continue;
+          if (j.late > 0)
+            is_late = true, --j.late;
+          else if ((!j.works || is_over(j)) && (!j.ends || j.ends(moved)))
+            ready.emplace_back(d.get(), k);
+        }
       }
+      const auto first = std::max_element(ready.begin(), ready.end(), [](const auto& a, const auto& b) {
+        return a.first->to_do[a.second].priority < b.first->to_do[b.second].priority;
+      });
+      if (first != ready.end()) return *first;
+      if (!is_late && !moved) return {nullptr, 0};
     }
-    const auto first = std::max_element(ready.begin(), ready.end(), [](const auto& a, const auto& b) {
-      return a.first->to_do[a.second].priority < b.first->to_do[b.second].priority;
-    });
-    if (first != ready.end()) return *first;
-    return is_late || moved ? choose() : std::pair<device*, std::size_t>(nullptr, 0);
   }
 
   void serve() {
@@ -1049,7 +1115,7 @@ class machine {
   std::deque<std::shared_ptr<graph_state>> graphs_;
   std::map<const void*, pinned_block> pinned_;
   std::map<void*, shared_block> shared_;  ///< of cudaMalloc
-  std::uint64_t allocations_ = 0;
+  std::uint64_t allocations_ = 0, captures_ = 0;
   std::vector<std::unique_ptr<unsigned char[]>> freed_;
   std::map<std::thread::id, thread_state> threads_;
   std::thread::id first_ = {};  ///< thread
