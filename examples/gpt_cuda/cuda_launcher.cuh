@@ -2,17 +2,22 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <type_traits>
 
+#include <cublasLt.h>
 #include <cublas_v2.h>
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/cuda/runtime.hpp>
 
 #include <gpt_cuda/flash.cuh>
+#include <gpt_cuda/products.hpp>
 #include <gpt_cuda/tensor.hpp>
 
 namespace gpt_cuda {
@@ -80,6 +85,110 @@ class cublas {
   cublasHandle_t handle_{};
 };
 
+/// cuBLASLt for the device that is current when it is made. See fused_products.
+class cublas_lt {
+ public:
+  struct plan {
+    cublasLtMatmulDesc_t what{};
+    cublasLtMatrixLayout_t a{}, b{}, c{};
+    cublasLtMatmulAlgo_t algorithm{};
+    std::size_t workspace_bytes = 0;
+    plan() = default;
+    plan(const plan&) = delete;
+    plan& operator=(const plan&) = delete;
+    ~plan() {
+      for (const auto m : {a, b, c})
+        if (m) (void)cublasLtMatrixLayoutDestroy(m);
+      if (what) (void)cublasLtMatmulDescDestroy(what);
+    }
+  };
+  cublas_lt() { require(cublasLtCreate(&handle_), "cublasLtCreate"); }
+  cublas_lt(const cublas_lt&) = delete;
+  cublas_lt& operator=(const cublas_lt&) = delete;
+  ~cublas_lt() { (void)cublasLtDestroy(handle_); }
+
+  [[nodiscard]] std::unique_ptr<plan> choose(const product_call& p, std::size_t most_workspace_bytes) {
+    auto made = std::make_unique<plan>();
+    require(cublasLtMatmulDescCreate(&made->what, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    const auto op = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    set(*made, CUBLASLT_MATMUL_DESC_TRANSA, op(p.transpose_a));
+    set(*made, CUBLASLT_MATMUL_DESC_TRANSB, op(p.transpose_b));
+    set(*made, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(p.after));
+    set_memory(*made, p);
+    const auto layout = [&](cublasLtMatrixLayout_t& m, bool half, bool transpose, int rows, int columns, int apart) {
+      require(cublasLtMatrixLayoutCreate(&m, half ? CUDA_R_16BF : CUDA_R_32F, transpose ? columns : rows,
+                                         transpose ? rows : columns, apart),
+              "cublasLtMatrixLayoutCreate");
+    };
+    layout(made->a, p.half, p.transpose_a, p.m, p.k, p.lda);
+    layout(made->b, p.half, p.transpose_b, p.k, p.n, p.ldb);
+    layout(made->c, p.half_c.data != nullptr, false, p.m, p.n, p.ldc);
+    cublasLtMatmulPreference_t wanted{};
+    require(cublasLtMatmulPreferenceCreate(&wanted), "cublasLtMatmulPreferenceCreate");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, const auto& value) {
+      (void)cublasLtMatmulPreferenceSetAttribute(wanted, which, &value, sizeof value);
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, most_workspace_bytes);
+    for (const auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+      prefer(which, std::uint32_t{16});
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    const auto status =
+        cublasLtMatmulAlgoGetHeuristic(handle_, made->what, made->a, made->b, made->c, made->c, wanted, 1, &found, &count);
+    (void)cublasLtMatmulPreferenceDestroy(wanted);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE)
+      require(status, "cublasLtMatmulAlgoGetHeuristic");
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0 || found.state != CUBLAS_STATUS_SUCCESS) return nullptr;
+    made->algorithm = found.algo;
+    made->workspace_bytes = found.workspaceSize;
+    return made;
+  }
+  [[nodiscard]] int matmul(plan& with, const product_call& p, void* workspace, std::size_t workspace_bytes,
+                           const hetsched::cuda_queue<hetsched::cuda_runtime>& q) {
+    set_memory(with, p);
+    const float one = 1;
+    void* const c = p.half_c.data ? static_cast<void*>(p.half_c.data) : p.c.data;
+    return cublasLtMatmul(handle_, with.what, &one, p.a.data, with.a, p.b.data, with.b, &p.beta, c, with.c, c, with.c,
+                          &with.algorithm, workspace, workspace_bytes, q.stream());
+  }
+
+ private:
+  static cublasLtEpilogue_t epilogue_of(epilogue e) {
+    switch (e) {
+      case epilogue::bias:
+        return CUBLASLT_EPILOGUE_BIAS;
+      case epilogue::gelu_aux:
+        return CUBLASLT_EPILOGUE_GELU_AUX;
+      case epilogue::gelu_aux_bias:
+        return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+      case epilogue::dgelu:
+        return CUBLASLT_EPILOGUE_DGELU;
+      case epilogue::dgelu_bgrad:
+        return CUBLASLT_EPILOGUE_DGELU_BGRAD;
+      case epilogue::bgrada:
+        return CUBLASLT_EPILOGUE_BGRADA;
+      default:
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    }
+  }
+  template <class T>
+  static void set(plan& made, cublasLtMatmulDescAttributes_t which, const T& value) {
+    require(cublasLtMatmulDescSetAttribute(made.what, which, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+  }
+  static void set_memory(plan& made, const product_call& p) {
+    if (p.has_bias()) set(made, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias.data);
+    if (p.sums_bias()) set(made, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.summed_bias.data);
+    if (p.keeps_aux()) set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.kept_aux.data);
+    if (p.takes_aux()) set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, p.aux.data);
+    if (p.keeps_aux() || p.takes_aux()) set(made, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{p.ldc});
+  }
+  static void require(cublasStatus_t status, const char* call) {
+    if (status != CUBLAS_STATUS_SUCCESS) throw hetsched::error(std::string(call) + ": " + cublasGetStatusString(status));
+  }
+  cublasLtHandle_t handle_{};
+};
+
 }  // namespace detail
 
 /// Kernels on a GPU: a thread for each index, a warp for each row or what flash.cuh has instead; products by cuBLAS.
@@ -114,6 +223,10 @@ struct launcher<hetsched::cuda_runtime> {
     }
   }
   static void multiply(const queue& q, const product_call& p) { detail::cublas::of_thread(q.device()).multiply(q.stream(), p); }
+  static bool multiply_with(const queue& q, const product_call& p) {
+    static thread_local std::map<int, fused_products<detail::cublas_lt, hetsched::cuda_runtime>> own;  // by device
+    return own[q.device()].multiply(q, p);
+  }
 };
 
 }  // namespace gpt_cuda

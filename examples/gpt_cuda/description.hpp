@@ -20,7 +20,8 @@ namespace gpt_cuda {
 struct shape {
   int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, sequence = 0, vocab = 0;
   bool rms = false, gated = false, rotary = false, bias = true, tied = true;
-  bool half = true;  ///< products of bf16 numbers
+  bool half = true;       ///< products of bf16 numbers
+  bool epilogues = true;  ///< biases and GELU by products, where there are such
 
   [[nodiscard]] int layer_count() const { return layers + 2; }
 };

@@ -47,7 +47,10 @@ struct one_lane {
 // Below: of one index i, or of one row with a team; rows x columns, row after row.
 
 struct add_to {
-  GPT_KERNEL void operator()(int i, const float* term, float* sum) const { sum[i] += term[i]; }
+  template <class Real>
+  GPT_KERNEL void operator()(int i, const Real* term, float* sum) const {
+    sum[i] += to_float(term[i]);
+  }
 };
 struct add_both {
   GPT_KERNEL void operator()(int i, const float* a, const float* b, float* sum) const { sum[i] = a[i] + b[i]; }
@@ -175,6 +178,12 @@ struct activate {
   [[nodiscard]] GPT_KERNEL static float sigmoid(bool gated, float x) {
     return 1 / (1 + expf(gated ? -x : x * (-2 * slope - 2 * slope * bend * x * x)));
   }
+  [[nodiscard]] GPT_KERNEL static float gelu(float x) { return x * sigmoid(false, x); }
+  /// d times GELU's slope at x.
+  [[nodiscard]] GPT_KERNEL static float gelu_backward(float x, float d) {
+    const float s = sigmoid(false, x);
+    return d * s * (1 + x * (1 - s) * (2 * slope + 6 * slope * bend * x * x));
+  }
   template <class Real>
   GPT_KERNEL void operator()(int i, int columns, bool gated, const Real* up, const float* bias, Real* active) const {
     const int j = i % columns, wide = gated ? 2 * columns : columns, at = i / columns * wide + j;
@@ -187,13 +196,14 @@ struct activate_backward {
   GPT_KERNEL void operator()(int i, int columns, bool gated, const Real* up, const float* bias, const Real* dactive,
                              Real* dup) const {
     const int j = i % columns, wide = gated ? 2 * columns : columns, at = i / columns * wide + j;
-    const float x = to_float(up[at]) + (bias ? bias[j] : 0), s = activate::sigmoid(gated, x), d = to_float(dactive[i]);
+    const float x = to_float(up[at]) + (bias ? bias[j] : 0), d = to_float(dactive[i]);
     if (gated) {
+      const float s = activate::sigmoid(true, x);
       const float by = to_float(up[at + columns]) + (bias ? bias[j + columns] : 0);
       put(d * by * s * (1 + x * (1 - s)), dup[at]);
       put(d * x * s, dup[at + columns]);
     } else {
-      put(d * s * (1 + x * (1 - s) * (2 * activate::slope + 6 * activate::slope * activate::bend * x * x)), dup[at]);
+      put(activate::gelu_backward(x, d), dup[at]);
     }
   }
 };
@@ -504,11 +514,11 @@ struct adamw_update {
     p[i] = keep * p[i] - rate * m[i] / (sqrtf(v[i]) * unbias + epsilon);
   }
 };
-/// See hetsched::sgd; v is null without momentum.
+/// See hetsched::sgd; v is null without momentum, and there is no other state.
 struct sgd_update {
   float rate, momentum, decay;
   bool nesterov;
-  GPT_KERNEL void operator()(int i, const float* gradient, float* v, float* p) const {
+  GPT_KERNEL void operator()(int i, const float* gradient, float* v, const float*, float* p) const {
     const float slope = gradient[i] + decay * p[i];
     float step = slope;
     if (v) {
@@ -516,6 +526,58 @@ struct sgd_update {
       step = nesterov ? slope + momentum * v[i] : v[i];
     }
     p[i] -= rate * step;
+  }
+};
+
+/// Tensors that one kernel updates, in pieces of `each` numbers; what kernels take as arguments is at most 4 KiB.
+struct update_table {
+  static constexpr int most = 80, each = 1024;
+  struct entry {
+    const float* gradient;
+    float *first, *second, *value;  ///< first, second: the optimizer's state, or null
+    bf16* rounded;                  ///< what products take of the value; or null
+    int size, last = 0;             ///< last: pieces of the tensors up to and with this one
+  };
+  entry entries[most] = {};
+  int count = 0;
+
+  void add(entry e) {
+    e.last = pieces() + (e.size + each - 1) / each;
+    entries[count++] = e;
+  }
+  [[nodiscard]] int pieces() const { return count == 0 ? 0 : entries[count - 1].last; }
+  /// visit(pointer&, how many numbers) for all.
+  template <class Visit>
+  void visit_memory(const Visit& visit) {
+    for (int k = 0; k < count; ++k) {
+      auto& e = entries[k];
+      visit(e.gradient, e.size), visit(e.first, e.size), visit(e.second, e.size), visit(e.value, e.size),
+          visit(e.rounded, e.size);
+    }
+  }
+};
+static_assert(sizeof(update_table) + 64 <= 4096);
+/// Of a piece, with the optimizer's update of one number.
+template <class Update>
+struct update_all {
+  Update own;
+  template <class Team>
+  GPT_KERNEL void operator()(const Team& t, int piece, const update_table& table) const {
+    int low = 0, high = table.count - 1;
+    while (low < high) {
+      const int middle = (low + high) / 2;
+      if (table.entries[middle].last > piece)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    const auto& e = table.entries[low];
+    const int first = (piece - (low > 0 ? table.entries[low - 1].last : 0)) * update_table::each;
+    const int rest = e.size - first, end = first + (rest < update_table::each ? rest : update_table::each);
+    for (int i = first + t.lane; i < end; i += t.lanes) {
+      own(i, e.gradient, e.first, e.second, e.value);
+      if (e.rounded) e.rounded[i] = to_bf16(e.value[i]);
+    }
   }
 };
 

@@ -33,19 +33,26 @@ namespace gpt_cuda {
 template <class Api>
 struct parameter {
   tensor<Api> value, gradient;
-  halves<Api> half;  ///< none: products take the value
+  std::shared_ptr<rounded_copy<Api>> rounded;  ///< null: products take the value
 
   parameter(const hetsched::cuda_queue<Api>& q, const numbers& first, bool rounds)
       : value(upload(q, first)), gradient(hetsched::tensor_traits<tensor<Api>>::make({first.rows, first.columns}, q)) {
     each(q, gradient.size(), fill_with{}, 0.0f, out(gradient));
-    if (rounds) half = halves<Api>(first.rows, first.columns, q);
+    if (rounds) {
+      rounded = std::make_shared<rounded_copy<Api>>();
+      rounded->half = halves<Api>(first.rows, first.columns, q);
+      value.rounded = rounded;
+    }
     refresh(q);
   }
-  /// Behind a change of the value.
+  /// Behind a change of the value, unless an update has done it.
   void refresh(const hetsched::cuda_queue<Api>& q) {
-    if (half.size() > 0) each(q, half.size(), round_to_bf16{}, in(value), out(half));
+    if (!rounded) return;
+    const auto* const of = std::exchange(rounded->of, nullptr);
+    if (of && of == value.data()) return;
+    each(q, value.size(), round_to_bf16{}, in(value), out(rounded->half));
   }
-  [[nodiscard]] factor as_factor() const { return half.size() > 0 ? factor_of(half) : factor_of(value); }
+  [[nodiscard]] factor as_factor() const { return rounded ? factor_of(rounded->half) : factor_of(value); }
 };
 /// Those of a layer, in the order of gpt::make_layer. The layer and whoever updates them share them.
 template <class Api>
@@ -169,6 +176,26 @@ class layer_base {
     multiply(q, y, 0, factor_of(x), own(first).as_factor());
     return y;
   }
+  // With epilogues where there are such products, else with kernels behind them.
+  [[nodiscard]] argument<const void> bias_of_products(int first) {
+    auto& bias = own(first + 1);
+    if constexpr (std::same_as<Real, float>)
+      return any_in(bias.value);
+    else
+      return any_in(bias.rounded->half);
+  }
+  inner biased_product(const queue& q, int first, const inner& x) {
+    inner y(x.shape()[0], own(first).value.shape()[1], q);
+    auto p = call_of(y, 0, factor_of(x), own(first).as_factor());
+    if (m_.bias && m_.epilogues) {
+      p.bias = bias_of_products(first);
+      if (multiply_with(q, epilogue::bias, p)) return y;
+    }
+    p.bias = {};
+    multiply(q, p);
+    if (m_.bias) each(q, y.size(), add_bias{}, y.columns(), bias_of(first), argument<const float>(), out(y));
+    return y;
+  }
   template <class To>
   matrix<Api, To> product_backward(const queue& q, int first, const factor& dy) {
     matrix<Api, To> dx(static_cast<std::size_t>(dy.rows), own(first).value.shape()[0], q);
@@ -177,6 +204,22 @@ class layer_base {
   }
   void product_weight(const queue& q, int first, const inner& x, const factor& dy) {
     multiply(q, own(first).gradient, 1, factor_of(x), dy, transposed::first);
+  }
+  /// And of the bias, whose gradient `dy` is summed: as the factor, if that is all of it.
+  template <class From>
+  void linear_weight(const queue& q, int first, const inner& x, const factor& factor, const matrix<Api, From>& dy) {
+    if (m_.bias && m_.epilogues && factor.rows == dy.rows()) {
+      auto p = call_of(own(first).gradient, 1, factor_of(x), factor, transposed::first);
+      auto sums = make(q, 1, dy.columns());
+      p.summed_bias = any_out(sums);
+      if (multiply_with(q, epilogue::bgrada, p)) return add_to_gradient(q, first + 1, sums);
+    }
+    product_weight(q, first, x, factor);
+    bias_weight(q, first, dy);
+  }
+  template <class From>
+  void add_to_gradient(const queue& q, int which, const matrix<Api, From>& term) {
+    each(q, term.size(), add_to{}, in(term), out(own(which).gradient));
   }
   template <class From>
   void bias_weight(const queue& q, int first, const matrix<Api, From>& dy) {
@@ -298,7 +341,8 @@ class block : public layer_base<Api, Real> {
     typename base::norm_context norm_1, norm_2;
     inner normed_1, qkv, mixed, normed_2, up, active;
     own_tensor middle, logs;
-    inner dqkv, dup;  ///< these and those below: for the weights' half
+    bool up_has_bias = false;
+    inner dqkv, dup, dup_bias;  ///< these and those below: for the weights' half; dup_bias: none if it is still to be summed
     own_tensor dmiddle, dnormed_1, dnormed_2;
     typename base::gathered all_dmiddle, all_dy;
   };
@@ -328,8 +372,7 @@ class block : public layer_base<Api, Real> {
   /// x: (samples * sequence / ranks of the axis) x hidden.
   own_tensor forward(const own_tensor& x, context& c, const queue& q) {
     c.normed_1 = base::norm_of_all(q, 0, x, c.norm_1);
-    c.qkv = base::template product<Real>(q, qkv_, c.normed_1);
-    if (m_.bias) each(q, c.qkv.size(), add_bias{}, c.qkv.columns(), bias_of(qkv_), argument<const float>(), out(c.qkv));
+    c.qkv = base::biased_product(q, qkv_, c.normed_1);
     turn(q, c.qkv, 1);
     c.mixed = base::make_inner(q, c.qkv.rows(), heads_ * size());
     c.logs = base::make(q, c.qkv.rows(), heads_);
@@ -338,17 +381,13 @@ class block : public layer_base<Api, Real> {
 
     c.middle = base::make(q, x.rows(), x.columns());
     c.normed_2 = base::norm_of_all(q, norm_2_, x, c.norm_2, {in(attended), bias_of(out_), out(c.middle)});
-    c.up = base::template product<Real>(q, up_, c.normed_2);
-    c.active = base::make_inner(q, c.up.rows(), ffn_);
-    each(q, c.active.size(), activate{}, ffn_, m_.gated, in(c.up), bias_of(up_), out(c.active));
+    go_up(q, c);
     auto y = base::sum_slices(q, base::template product<float>(q, down_, c.active));
     each(q, y.size(), add_bias{}, y.columns(), bias_of(down_), in(c.middle), out(y));
     return y;
   }
   own_tensor backward_input(const own_tensor& dy, context& c, const queue& q) {
-    const auto dactive = base::template product_backward<Real>(q, down_, base::gather_factor(q, dy, c.all_dy));
-    c.dup = base::make_inner(q, c.up.rows(), c.up.columns());
-    each(q, dactive.size(), activate_backward{}, ffn_, m_.gated, in(c.up), bias_of(up_), in(dactive), out(c.dup));
+    come_down(q, base::gather_factor(q, dy, c.all_dy), c);
     c.dnormed_2 = base::sum_slices(q, base::template product_backward<float>(q, up_, factor_of(c.dup)));
     c.dmiddle = base::norm_backward(q, norm_2_, c.dnormed_2, c.norm_2, in(dy));
 
@@ -364,15 +403,17 @@ class block : public layer_base<Api, Real> {
     return base::norm_backward(q, 0, c.dnormed_1, c.norm_1, in(c.dmiddle));
   }
   void backward_weight(const own_tensor& dy, context& c, const queue& q) {
-    base::product_weight(q, down_, c.active, base::gathered_factor(dy, c.all_dy));
-    base::bias_weight(q, down_, dy);
-    base::product_weight(q, up_, c.normed_2, factor_of(c.dup));
-    base::bias_weight(q, up_, c.dup);
+    base::linear_weight(q, down_, c.active, base::gathered_factor(dy, c.all_dy), dy);
+    if (c.dup_bias.size() > 0) {
+      base::product_weight(q, up_, c.normed_2, factor_of(c.dup));
+      base::add_to_gradient(q, up_ + 1, c.dup_bias);
+      c.dup_bias = {};
+    } else {
+      base::linear_weight(q, up_, c.normed_2, factor_of(c.dup), c.dup);
+    }
     base::norm_weight(q, norm_2_, c.dnormed_2, c.norm_2);
-    base::product_weight(q, out_, c.mixed, base::gathered_factor(c.dmiddle, c.all_dmiddle));
-    base::bias_weight(q, out_, c.dmiddle);
-    base::product_weight(q, qkv_, c.normed_1, factor_of(c.dqkv));
-    base::bias_weight(q, qkv_, c.dqkv);
+    base::linear_weight(q, out_, c.mixed, base::gathered_factor(c.dmiddle, c.all_dmiddle), c.dmiddle);
+    base::linear_weight(q, qkv_, c.normed_1, factor_of(c.dqkv), c.dqkv);
     base::norm_weight(q, 0, c.dnormed_1, c.norm_1);
   }
   own_tensor backward(const own_tensor& dy, context& c, const queue& q) {
@@ -382,6 +423,43 @@ class block : public layer_base<Api, Real> {
   }
 
  private:
+  /// c.up and c.active: by one product for GELU, where there is such a one.
+  void go_up(const queue& q, context& c) {
+    const auto rows = c.normed_2.shape()[0];
+    c.up = inner(rows, own(up_).value.shape()[1], q);
+    c.active = inner(rows, static_cast<std::size_t>(ffn_), q);
+    c.up_has_bias = false;
+    if (m_.epilogues && !m_.gated) {
+      auto p = call_of(c.active, 0, factor_of(c.normed_2), own(up_).as_factor());
+      p.kept_aux = any_out(c.up);
+      if (m_.bias) p.bias = base::bias_of_products(up_);
+      c.up_has_bias = multiply_with(q, m_.bias ? epilogue::gelu_aux_bias : epilogue::gelu_aux, p);
+    }
+    if (c.up_has_bias) return;
+    multiply(q, c.up, 0, factor_of(c.normed_2), own(up_).as_factor());
+    each(q, c.active.size(), activate{}, ffn_, m_.gated, in(c.up), bias_of(up_), out(c.active));
+  }
+  /// c.dup of the gradient of what comes out.
+  void come_down(const queue& q, const factor& dy, context& c) {
+    c.dup = inner(c.up.shape()[0], c.up.shape()[1], q);
+    c.dup_bias = {};
+    if (c.up_has_bias) {
+      auto p = call_of(c.dup, 0, dy, own(down_).as_factor(), transposed::second);
+      p.aux = any_in(c.up);
+      inner sums;
+      if (m_.bias) {
+        sums = base::make_inner(q, 1, ffn_);
+        p.summed_bias = any_out(sums);
+      }
+      if (multiply_with(q, m_.bias ? epilogue::dgelu_bgrad : epilogue::dgelu, p)) {
+        c.dup_bias = std::move(sums);
+        return;
+      }
+    }
+    const auto dactive = base::template product_backward<Real>(q, down_, dy);
+    const auto bias = c.up_has_bias ? argument<const float>() : bias_of(up_);
+    each(q, dactive.size(), activate_backward{}, ffn_, m_.gated, in(c.up), bias, in(dactive), out(c.dup));
+  }
   [[nodiscard]] int size() const { return m_.hidden / m_.heads; }
   [[nodiscard]] attention_shape attention() const { return {m_.sequence, heads_, kv_heads_, size()}; }
   void turn(const queue& q, inner& qkv, float direction) const {
@@ -435,12 +513,17 @@ class head : public layer_base<Api, Real> {
   }
 };
 
-/// The parameters of a layer. The table that only looks up is no factor.
+/// The parameters of a layer. The table that only looks up is no factor; of biases products add those of queries, keys and values
+/// and of the MLP's inside.
 template <class Api>
 [[nodiscard]] parameters<Api> make_parameters(const shape& m, int layer, const std::vector<numbers>& first,
                                               const hetsched::cuda_queue<Api>& q) {
   auto made = std::make_shared<std::vector<parameter<Api>>>();
-  for (const auto& n : first) made->emplace_back(q, n, m.half && layer > 0 && n.rows > 1);
+  const std::size_t norm = m.rms ? 1 : 2, qkv_bias = norm + 1, up_bias = 2 * norm + 5;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const bool adds = m.bias && layer <= m.layers && (i == qkv_bias || i == up_bias);
+    made->emplace_back(q, first[i], m.half && layer > 0 && (first[i].rows > 1 || adds));
+  }
   return made;
 }
 
@@ -506,30 +589,66 @@ void operations<Api>::squares(const tensor<Api>& t, const hetsched::strided_runs
   });
 }
 
+namespace detail {
+
+/// body(updates): what updates a number. As few kernels as their arguments allow.
+template <class Api, class Body>
+void update_tensors(std::span<const hetsched::parameter_update<tensor<Api>>> all, const hetsched::cuda_queue<Api>& q,
+                    const Body& body) {
+  for (std::size_t k = 0; k < all.size();) {
+    update_table table;
+    std::vector<const hetsched::cuda_buffer<Api>*> reads;
+    std::vector<hetsched::cuda_buffer<Api>*> writes;
+    const auto begin = k;
+    for (; k < all.size() && all[k].updates == all[begin].updates && table.count < update_table::most; ++k) {
+      auto& p = *all[k].parameter;
+      if (p.size() == 0) continue;
+      const auto state = [&](std::size_t i) { return i < all[k].state.size() ? all[k].state[i].data() : nullptr; };
+      auto* const copy = p.rounded && p.rounded->half.size() == p.size() ? p.rounded.get() : nullptr;
+      table.add({.gradient = std::as_const(*all[k].gradient).data(),
+                 .first = state(0),
+                 .second = state(1),
+                 .value = p.data(),
+                 .rounded = copy ? copy->half.data() : nullptr,
+                 .size = p.size()});
+      reads.push_back(&all[k].gradient->buffer());
+      writes.push_back(&p.buffer());
+      for (auto& s : all[k].state) writes.push_back(&s.buffer());
+      if (!copy) continue;
+      writes.push_back(&copy->half.buffer());
+      copy->of = p.data();
+    }
+    if (table.count == 0) continue;
+    using update_type = decltype(body(all[begin].updates));
+    hetsched::work_on(q, std::span(std::as_const(reads)), std::span(std::as_const(writes)),
+                      [&] { teams(q, table.pieces(), update_all<update_type>{body(all[begin].updates)}, table); });
+  }
+}
+
+}  // namespace detail
+
 template <hetsched::cuda_api Api>
-void operations<Api>::update(const hetsched::adamw& a, tensor<Api>& p, const tensor<Api>& gradient, std::span<tensor<Api>> state,
-                             std::int64_t updates, const queue& q) {
-  const auto unbias = [&](double beta) { return 1 - hetsched::detail::power(beta, updates); };
-  const adamw_update body{static_cast<float>(a.beta1),
-                          static_cast<float>(1 - a.beta1),
-                          static_cast<float>(a.beta2),
-                          static_cast<float>(1 - a.beta2),
-                          static_cast<float>(1 - a.learning_rate * a.weight_decay),
-                          static_cast<float>(a.learning_rate / unbias(a.beta1)),
-                          static_cast<float>(1 / std::sqrt(unbias(a.beta2))),
-                          static_cast<float>(a.epsilon)};
-  work_on(q, {&gradient.buffer()}, {&p.buffer(), &state[0].buffer(), &state[1].buffer()},
-          [&] { each(q, p.size(), body, in(gradient), out(state[0]), out(state[1]), out(p)); });
+void operations<Api>::update(const hetsched::adamw& a, std::span<const hetsched::parameter_update<tensor<Api>>> all,
+                             const queue& q) {
+  detail::update_tensors<Api>(all, q, [&](std::int64_t updates) {
+    const auto unbias = [&](double beta) { return 1 - hetsched::detail::power(beta, updates); };
+    return adamw_update{static_cast<float>(a.beta1),
+                        static_cast<float>(1 - a.beta1),
+                        static_cast<float>(a.beta2),
+                        static_cast<float>(1 - a.beta2),
+                        static_cast<float>(1 - a.learning_rate * a.weight_decay),
+                        static_cast<float>(a.learning_rate / unbias(a.beta1)),
+                        static_cast<float>(1 / std::sqrt(unbias(a.beta2))),
+                        static_cast<float>(a.epsilon)};
+  });
 }
 template <hetsched::cuda_api Api>
-void operations<Api>::update(const hetsched::sgd& s, tensor<Api>& p, const tensor<Api>& gradient, std::span<tensor<Api>> state,
-                             std::int64_t, const queue& q) {
-  const sgd_update body{static_cast<float>(s.learning_rate), static_cast<float>(s.momentum), static_cast<float>(s.weight_decay),
-                        s.nesterov};
-  tensor<Api> none;
-  auto& velocity = state.empty() ? none : state[0];
-  work_on(q, {&gradient.buffer()}, {&p.buffer(), &velocity.buffer()},
-          [&] { each(q, p.size(), body, in(gradient), out(velocity), out(p)); });
+void operations<Api>::update(const hetsched::sgd& s, std::span<const hetsched::parameter_update<tensor<Api>>> all,
+                             const queue& q) {
+  detail::update_tensors<Api>(all, q, [&](std::int64_t) {
+    return sgd_update{static_cast<float>(s.learning_rate), static_cast<float>(s.momentum), static_cast<float>(s.weight_decay),
+                      s.nesterov};
+  });
 }
 
 }  // namespace gpt_cuda

@@ -65,10 +65,9 @@ struct operations {
   static void scale(tensor<Api>& t, double factor, const queue& q);
   /// See hetsched::detail::squares_on_queue.
   static void squares(const tensor<Api>& t, const hetsched::strided_runs& at, const queue& q, double* told);
-  static void update(const hetsched::adamw& a, tensor<Api>& p, const tensor<Api>& gradient, std::span<tensor<Api>> state,
-                     std::int64_t updates, const queue& q);
-  static void update(const hetsched::sgd& s, tensor<Api>& p, const tensor<Api>& gradient, std::span<tensor<Api>> state,
-                     std::int64_t updates, const queue& q);
+  /// All of a rank, in one kernel or a few, which write what products take of them, too.
+  static void update(const hetsched::adamw& a, std::span<const hetsched::parameter_update<tensor<Api>>> all, const queue& q);
+  static void update(const hetsched::sgd& s, std::span<const hetsched::parameter_update<tensor<Api>>> all, const queue& q);
   /// See gpt::cross_entropy_part; a loss for the executor.
   static tensor<Api> cross_entropy_part(const tensor<Api>& logits, const tensor<Api>& targets, std::size_t all_rows,
                                         const queue& q, double& value);
@@ -82,9 +81,13 @@ struct operations {
 /// The library's optimizers, on queues.
 template <class Api>
 struct optimizer : gpt::chosen_optimizer {
-  void update(tensor<Api>& p, tensor<Api>& gradient, std::span<tensor<Api>> state, const hetsched::parameter_id&,
+  void update(tensor<Api>& p, tensor<Api>& gradient, std::span<tensor<Api>> state, const hetsched::parameter_id& which,
               std::int64_t updates, const hetsched::cuda_queue<Api>& q) const {
-    std::visit([&](const auto& o) { operations<Api>::update(o, p, gradient, state, updates, q); }, own);
+    const hetsched::parameter_update<tensor<Api>> one{&p, &gradient, state, which, updates};
+    update_all(std::span(&one, 1), q);
+  }
+  void update_all(std::span<const hetsched::parameter_update<tensor<Api>>> all, const hetsched::cuda_queue<Api>& q) const {
+    std::visit([&](const auto& o) { operations<Api>::update(o, all, q); }, own);
   }
 };
 

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -17,6 +18,9 @@
 #include <gpt_cuda/kernels.hpp>
 
 namespace gpt_cuda {
+
+template <hetsched::cuda_api Api>
+struct rounded_copy;
 
 /// Rows x columns, row after row, on a GPU or in pinned memory.
 template <hetsched::cuda_api Api, class Real>
@@ -41,6 +45,8 @@ class matrix {
   hetsched::cuda_buffer<Api>& buffer() { return memory_; }
   [[nodiscard]] const hetsched::cuda_buffer<Api>& buffer() const { return memory_; }
 
+  std::shared_ptr<rounded_copy<Api>> rounded{};  ///< of a parameter: what an update writes with it; null: nothing
+
  private:
   std::array<std::size_t, 2> shape_{};
   hetsched::cuda_buffer<Api> memory_;
@@ -49,6 +55,13 @@ template <hetsched::cuda_api Api>
 using tensor = matrix<Api, float>;
 template <hetsched::cuda_api Api>
 using halves = matrix<Api, bf16>;
+
+/// What products take of a parameter.
+template <hetsched::cuda_api Api>
+struct rounded_copy {
+  halves<Api> half;
+  const float* of = nullptr;  ///< whose numbers an update has put there since layers were told of changes
+};
 
 /// Memory as a kernel's argument, which gets the pointer: const if it only reads.
 template <class T>
@@ -65,6 +78,10 @@ template <class Api, class Real>
   return {m.data(), static_cast<std::size_t>(m.size()) * sizeof(Real)};
 }
 
+/// What a product does besides, in cuBLASLt's words: adds a bias to what comes out, of which it keeps a copy in `aux` and gives
+/// GELU; multiplies it by GELU's slope at `aux`, and sums that along its rows; sums the first factor along its rows.
+enum class epilogue { none, bias, gelu_aux, gelu_aux_bias, dgelu, dgelu_bgrad, bgrada };
+
 /// c = op(a) op(b) + beta c as cublasGemmEx takes it: column after column, lda and so on from one to the next. a and b are of
 /// bf16 or of floats, sums of floats; what comes out is of floats or of bf16.
 struct product_call {
@@ -77,11 +94,36 @@ struct product_call {
   argument<float> c = {};
   argument<bf16> half_c = {};  ///< instead of c
   int ldc = 0;
+  // As cublasLtMatmul has them; all of c's type.
+  epilogue after = epilogue::none;
+  argument<const void> bias = {}, aux = {};        ///< m numbers; m x n, ldc apart
+  argument<void> kept_aux = {}, summed_bias = {};  ///< where they are written
+
+  [[nodiscard]] bool has_bias() const { return after == epilogue::bias || after == epilogue::gelu_aux_bias; }
+  [[nodiscard]] bool keeps_aux() const { return after == epilogue::gelu_aux || after == epilogue::gelu_aux_bias; }
+  [[nodiscard]] bool takes_aux() const { return after == epilogue::dgelu || after == epilogue::dgelu_bgrad; }
+  [[nodiscard]] bool sums_bias() const { return after == epilogue::dgelu_bgrad || after == epilogue::bgrada; }
+  /// visit(argument) for all memory.
+  template <class Call, class Visit>
+  static void visit(Call& p, const Visit& visit) {
+    visit(p.a), visit(p.b), visit(p.c), visit(p.half_c), visit(p.bias), visit(p.aux), visit(p.kept_aux), visit(p.summed_bias);
+  }
 };
 
 /// The same on the host.
 template <class Real, class Sum>
 void multiply_on_host(const product_call& p, const Real* a, const Real* b, Sum* c) {
+  std::vector<float> sums(p.sums_bias() ? static_cast<std::size_t>(p.m) : 0);
+  const auto finish = [&](float x, std::size_t i, std::size_t place) {
+    if (p.has_bias()) x += to_float(static_cast<const Sum*>(p.bias.data)[i]);
+    if (p.keeps_aux()) {
+      put(x, static_cast<Sum*>(p.kept_aux.data)[place]);
+      x = activate::gelu(x);
+    }
+    if (p.takes_aux()) x = activate::gelu_backward(to_float(static_cast<const Sum*>(p.aux.data)[place]), x);
+    if (p.after == epilogue::dgelu_bgrad) sums[i] += x;
+    return x;
+  };
   const auto at = [](int row, int column, int ld) {
     return static_cast<std::size_t>(row) + static_cast<std::size_t>(column) * static_cast<std::size_t>(ld);
   };
@@ -101,8 +143,12 @@ void multiply_on_host(const product_call& p, const Real* a, const Real* b, Sum* 
         const float by = factor(l);
         for (int i = 0; i < p.m; ++i) column[at(i, 0, 0)] += to_float(a[at(i, l, p.lda)]) * by;
       }
-    for (int i = 0; i < p.m; ++i) put(column[at(i, 0, 0)], to[i]);
+    for (int i = 0; i < p.m; ++i) put(finish(column[at(i, 0, 0)], at(i, 0, 0), at(i, j, p.ldc)), to[i]);
   }
+  if (p.after == epilogue::bgrada)
+    for (int l = 0; l < p.k; ++l)
+      for (int i = 0; i < p.m; ++i) sums[at(i, 0, 0)] += to_float(p.transpose_a ? a[at(l, i, p.lda)] : a[at(i, l, p.lda)]);
+  for (std::size_t i = 0; i < sums.size(); ++i) put(sums[i], static_cast<Sum*>(p.summed_bias.data)[i]);
 }
 inline void multiply_on_host(const product_call& p) {
   const auto to = [&](auto* c) {
@@ -120,7 +166,8 @@ inline void multiply_on_host(const product_call& p) {
 /// How kernels get onto a device of this Api, to be specialised:
 ///   each(queue, n, body, arguments...)    body(i, arguments...) for i from 0 to n - 1, an argument<T> as its pointer
 ///   teams(queue, n, body, arguments...)   body(team, i, arguments...)
-///   multiply(queue, product_call)
+///   multiply(queue, product_call)         without an epilogue
+///   multiply_with(queue, product_call)    with one: returns whether it has been done
 template <hetsched::cuda_api Api>
 struct launcher;
 
@@ -174,8 +221,8 @@ enum class transposed { none, first, second };
 /// c = a b + beta c, with one of them transposed. Rows lie one after the other, so cuBLAS sees all matrices transposed:
 /// c^T = b^T a^T.
 template <class Api, class Sum>
-void multiply(const hetsched::cuda_queue<Api>& q, matrix<Api, Sum>& c, float beta, const factor& a, const factor& b,
-              transposed which = transposed::none) {
+[[nodiscard]] product_call call_of(matrix<Api, Sum>& c, float beta, const factor& a, const factor& b,
+                                   transposed which = transposed::none) {
   const bool first = which == transposed::first, second = which == transposed::second;
   product_call p{.transpose_a = second,
                  .transpose_b = first,
@@ -193,10 +240,35 @@ void multiply(const hetsched::cuda_queue<Api>& q, matrix<Api, Sum>& c, float bet
     p.half_c = out(c);
   else
     p.c = out(c);
+  return p;
+}
+template <class Api>
+void multiply(const hetsched::cuda_queue<Api>& q, const product_call& p) {
   if (p.m == 0 || p.n == 0) return;
   if (!q.on_host()) return launcher<Api>::multiply(q, p);
-  touch(q, p.a), touch(q, p.b), touch(q, p.c), touch(q, p.half_c);
+  product_call::visit(p, [&](const auto& a) { touch(q, a); });
   multiply_on_host(p);
+}
+template <class Api, class Sum>
+void multiply(const hetsched::cuda_queue<Api>& q, matrix<Api, Sum>& c, float beta, const factor& a, const factor& b,
+              transposed which = transposed::none) {
+  multiply(q, call_of(c, beta, a, b, which));
+}
+/// With an epilogue, if there is such a product on the queue's device; returns whether it has been done.
+template <class Api>
+[[nodiscard]] bool multiply_with(const hetsched::cuda_queue<Api>& q, epilogue after, product_call p) {
+  p.after = after;
+  return !q.on_host() && p.m > 0 && p.n > 0 && p.k > 0 && launcher<Api>::multiply_with(q, p);
+}
+template <class Api, class Real>
+[[nodiscard]] argument<const void> any_in(const matrix<Api, Real>& m) {
+  const auto a = in(m);
+  return {a.data, a.bytes};
+}
+template <class Api, class Real>
+[[nodiscard]] argument<void> any_out(matrix<Api, Real>& m) {
+  const auto a = out(m);
+  return {a.data, a.bytes};
 }
 
 }  // namespace gpt_cuda

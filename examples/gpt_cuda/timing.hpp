@@ -60,7 +60,7 @@ std::vector<layer_costs> operations<Api>::time_layers(hetsched::cuda_devices<Api
     one.took = {.forward = hetsched::median_and_spread(std::move(forward_s)),
                 .backward = hetsched::median_and_spread(std::move(backward_s))};
     for (const auto& p : *parameters) {
-      one.half_bytes += static_cast<hetsched::bytes_t>(p.half.buffer().bytes());
+      one.half_bytes += p.rounded ? static_cast<hetsched::bytes_t>(p.rounded->half.buffer().bytes()) : 0;
       one.took.parameter_bytes += static_cast<hetsched::bytes_t>(p.value.buffer().bytes());
     }
     one.took.output_bytes = static_cast<hetsched::bytes_t>(output.buffer().bytes());

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -257,6 +258,121 @@ TEST_CASE("the layers for GPUs against those of the host, in floats") { compare_
 TEST_CASE("the same on a fake GPU: nothing is read before it is there [threads]") { compare_layers(0, false, 2e-5); }
 TEST_CASE("the layers for GPUs with products of bf16 numbers") { compare_layers(-1, true, 0.03); }
 
+TEST_CASE("products with epilogues do what products and kernels do, and kernels do it where there are none") {
+  using gpt_cuda::epilogue;
+  auto& lt = fake_cublas_lt::known();
+  const std::vector<epilogue> all{epilogue::bias,  epilogue::gelu_aux,    epilogue::gelu_aux_bias,
+                                  epilogue::dgelu, epilogue::dgelu_bgrad, epilogue::bgrada};
+  auto plain = kinds()[0];
+  auto odd = plain;  // bf16 rows of 10 and 20 numbers are not aligned to 16 bytes
+  odd.hidden = 10;
+  odd.heads = 2;
+  odd.ffn_hidden = 20;
+  auto bare = plain;
+  bare.bias = false;
+  // The last block's products of one forward and backward: outputs and all gradients.
+  const auto run_block = [&](const gpt::config& m, bool half, bool epilogues) {
+    cuda_check::machine machine({.seed = 9, .devices = 1});
+    std::vector<std::vector<float>> found;
+    {
+      devices gpus(cuda_check::api{&machine});
+      const cuda_backend<cuda_check::api> own(gpus, 0, "a block");
+      const auto bound = own.bind();
+      const auto q = own.compute_queue();
+      random_source random(31);
+      auto weights = first_weights(m, 1);
+      for (auto& w : weights)
+        for (auto& x : w.values) x += static_cast<float>(random.uniform(-0.2, 0.2));
+      auto shape = gpt_cuda::shape_of(m, half);
+      shape.epilogues = epilogues;
+      auto block = gpt_cuda::operations<cuda_check::api>::make_layer(shape, 1, {.first = weights}, q);
+      auto context = block.make_context();
+      const auto rows = static_cast<std::size_t>(11 * m.sequence), hidden = static_cast<std::size_t>(m.hidden);
+      const auto x = gpt_cuda::upload(q, numbers_of(random_tensor(rows, hidden, random)));
+      const auto dy = gpt_cuda::upload(q, numbers_of(random_tensor(rows, hidden, random)));
+      for (int twice = 0; twice < 2; ++twice) {
+        const auto y = block.forward(x, context, q), dx = block.backward(dy, context, q);
+        found = {gpt_cuda::download(q, y).values, gpt_cuda::download(q, dx).values};
+      }
+      for (const tensor& g : block.gradients()) found.push_back(gpt_cuda::download(q, g).values);
+    }
+    CHECK(machine.reports() == std::vector<std::string>{});
+    CHECK(machine.leaks() == std::vector<std::string>{});
+    return found;
+  };
+  const auto apart = [](const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+    double worst = 0;
+    REQUIRE(a.size() == b.size());
+    for (std::size_t k = 0; k < a.size(); ++k) {
+      double most = 0, largest = 1e-6;
+      REQUIRE(a[k].size() == b[k].size());
+      for (std::size_t i = 0; i < a[k].size(); ++i) {
+        most = std::max(most, std::abs(static_cast<double>(a[k][i]) - static_cast<double>(b[k][i])));
+        largest = std::max(largest, std::abs(static_cast<double>(b[k][i])));
+      }
+      worst = std::max(worst, most / largest);
+    }
+    return worst;
+  };
+  const auto in_thread = [&](const auto& work) { std::jthread(work).join(); };  // whose plans are its own
+  struct one_case {
+    gpt::config model;
+    bool half, is_aligned;
+    int each;  ///< products with epilogues of a forward and a backward
+  };
+  const std::vector<one_case> cases{
+      {plain, false, true, 6}, {plain, true, true, 6}, {bare, true, true, 2}, {odd, true, false, 0}};
+  for (const auto& c : cases) {
+    CAPTURE(c.each);
+    CAPTURE(c.half);
+    in_thread([&] {
+      const double within = c.half ? 2e-2 : 1e-5;
+      const auto without = run_block(c.model, c.half, false);
+      lt.chosen = lt.done = 0;
+      const auto with = run_block(c.model, c.half, true);
+      CHECK(lt.done == 2 * c.each);
+      CHECK(lt.chosen == c.each);  // once for each shape, not for each product
+      CHECK(apart(with, without) < within);
+      if (!c.is_aligned) CHECK(with == without);
+      if (c.half && c.is_aligned) CHECK(with != without);
+    });
+    for (const auto lacking : all) {
+      lt.lacks = lt.breaks = {};
+      (static_cast<int>(lacking) % 2 == 0 ? lt.lacks : lt.breaks) = {lacking};
+      in_thread(
+          [&] { CHECK(apart(run_block(c.model, c.half, true), run_block(c.model, c.half, false)) < (c.half ? 2e-2 : 1e-5)); });
+    }
+    lt.lacks = std::set(all.begin(), all.end());
+    lt.breaks = {};
+    in_thread([&] { CHECK(run_block(c.model, c.half, true) == run_block(c.model, c.half, false)); });
+    lt.lacks = {};
+  }
+  // What the fake refuses, and what is not asked for.
+  using products = gpt_cuda::fused_products<fake_cublas_lt, cuda_check::api>;
+  alignas(16) static float numbers[64] = {};
+  const gpt_cuda::argument<const void> whole{numbers, sizeof numbers};
+  gpt_cuda::product_call p{
+      .m = 4, .n = 4, .k = 4, .a = whole, .b = whole, .lda = 4, .ldb = 4, .c = {numbers, sizeof numbers}, .ldc = 4};
+  p.after = epilogue::bias;
+  p.bias = whole;
+  CHECK(products::is_aligned(p));
+  const auto refused = [&](const auto& change) {
+    auto changed = p;
+    change(changed);
+    cuda_check::machine machine({.devices = 1});
+    devices gpus(cuda_check::api{&machine});
+    const auto plan = fake_cublas_lt::choose(changed, 1 << 20);
+    const auto q = gpus.make_queue(0, "a product");
+    return std::pair{!products::is_aligned(changed), fake_cublas_lt::matmul(*plan, changed, nullptr, 0, q) == 7};
+  };
+  CHECK(refused([](auto& c) { c.a.data = numbers + 1; }) == std::pair{true, true});
+  CHECK(refused([](auto& c) { c.bias.data = numbers + 2; }) == std::pair{true, true});
+  CHECK(refused([](auto& c) { c.lda = 5; }) == std::pair{true, true});
+  CHECK(refused([](auto& c) { c.after = epilogue::gelu_aux, c.kept_aux = {numbers, sizeof numbers}; }) == std::pair{true, true});
+  CHECK(refused([](auto& c) { c.bias = {}; }) == std::pair{false, true});
+  CHECK(refused([](auto&) {}) == std::pair{false, true});  // without a workspace
+}
+
 TEST_CASE("several lanes of a team do what one does [threads]") {
   random_source random(5);
   const auto draw = [&](std::size_t n) {
@@ -456,4 +572,75 @@ TEST_CASE("sums of squares by kernels have the bits of the host's, of any cut, a
     }
   }
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
+}
+
+TEST_CASE("one kernel updates many parameters: the bits of the library's optimizers, and what products take of them") {
+  random_source random(23);
+  std::vector<int> sizes{1, 1023, 1024, 1025, 0, 5000};
+  while (sizes.size() < 90) sizes.push_back(random.integer(1, 300));
+  const gpt::chosen_optimizer adam{adamw{.learning_rate = 0.02, .weight_decay = 0.1}};
+  const gpt::chosen_optimizer heavy{sgd{.learning_rate = 0.3, .momentum = 0.5, .nesterov = true, .weight_decay = 0.01}};
+  const gpt::chosen_optimizer plain{sgd{.learning_rate = 0.3}};
+  for (const auto& chosen : {adam, heavy, plain})
+    for (const int place : {-1, 0}) {
+      CAPTURE(chosen.name());
+      CAPTURE(place);
+      cuda_check::machine machine({.seed = 3, .devices = 1});
+      {
+        devices all(cuda_check::api{&machine});
+        const cuda_backend<cuda_check::api> own(all, place, "updates");
+        const auto bound = own.bind();
+        const auto q = own.compute_queue();
+        std::vector<host_tensor> values, gradients;
+        std::vector<std::vector<host_tensor>> states;
+        std::vector<gpt_cuda::parameter<cuda_check::api>> here;
+        std::vector<std::vector<tensor>> here_states;
+        std::vector<parameter_update<tensor>> updates;
+        here.reserve(sizes.size());
+        for (std::size_t k = 0; k < sizes.size(); ++k) {
+          const auto n = static_cast<std::size_t>(sizes[k]);
+          values.push_back(random_tensor(1, n, random));
+          gradients.push_back(random_tensor(1, n, random));
+          here.emplace_back(q, numbers_of(values.back()), k % 3 != 0);
+          here.back().gradient = gpt_cuda::upload(q, numbers_of(gradients.back()));
+          states.emplace_back();
+          here_states.emplace_back();
+          for (std::size_t i = 0; i < chosen.state_names().size(); ++i) {
+            states.back().push_back(random_tensor(1, n, random));
+            for (std::size_t j = 0; j < n; ++j) states.back().back().data()[j] = std::abs(states.back().back().data()[j]);
+            here_states.back().push_back(gpt_cuda::upload(q, numbers_of(states.back().back())));
+          }
+        }
+        for (std::size_t k = 0; k < sizes.size(); ++k)  // the last are younger
+          updates.push_back({&here[k].value, &here[k].gradient, here_states[k], {}, k < 85 ? 7 : 2});
+        const auto before = machine.calls("cudaLaunchKernel");
+        gpt_cuda::optimizer<cuda_check::api>{chosen}.update_all(updates, q);
+        const auto launches = machine.calls("cudaLaunchKernel") - before;
+        for (auto& p : here) p.refresh(q);
+        if (place == 0) {
+          CHECK(launches == 3);  // 80 as arguments hold, those that are left, the younger ones
+          CHECK(machine.calls("cudaLaunchKernel") - before == 3);
+        }
+        for (std::size_t k = 0; k < sizes.size(); ++k) {
+          CAPTURE(k);
+          auto by = chosen;
+          by.update(values[k], gradients[k], std::span(states[k]), {}, k < 85 ? 7 : 2);
+          CHECK(gpt_cuda::download(q, here[k].value).values == numbers_of(values[k]).values);
+          for (std::size_t i = 0; i < states[k].size(); ++i)
+            CHECK(gpt_cuda::download(q, here_states[k][i]).values == numbers_of(states[k][i]).values);
+          if (!here[k].rounded) continue;
+          tensor wide(1, values[k].size(), q);
+          gpt_cuda::each(q, wide.size(), gpt_cuda::widen{}, gpt_cuda::in(here[k].rounded->half), gpt_cuda::out(wide));
+          auto wanted = numbers_of(values[k]).values;
+          for (auto& x : wanted) x = gpt_cuda::to_float(gpt_cuda::to_bf16(x));
+          CHECK(gpt_cuda::download(q, wide).values == wanted);
+        }
+        // Layers round what anyone else has changed.
+        gpt_cuda::operations<cuda_check::api>::scale(here[1].value, 2, q);
+        here[1].refresh(q);
+        if (place == 0) CHECK(machine.calls("cudaLaunchKernel") > before + 4);
+      }
+      CHECK(machine.reports() == std::vector<std::string>{});
+      CHECK(machine.leaks() == std::vector<std::string>{});
+    }
 }

@@ -29,7 +29,7 @@ programs=(
   "$source/tests/gpu/checks.cu -o $folder/bin/checks"
   "$source/tests/gpu/checks.cu -o $folder/bin/checks_nccl -DCHECKS_NCCL -lnccl"
   "$source/tests/gpu/nccl.cu -o $folder/bin/nccl -lnccl"
-  "$source/tests/gpu/gpt.cu -o $folder/bin/gpt -lcublas")
+  "$source/tests/gpu/gpt.cu -o $folder/bin/gpt -lcublas -lcublasLt")
 printf '%s\n' "${programs[@]}" | xargs -P "$(nproc)" -I{} bash -c "echo \"\$1\" >&2; ${build[*]@Q} \$1 ${libraries[*]@Q}" _ {}
 
 if ((${#commands[@]} > 0)); then

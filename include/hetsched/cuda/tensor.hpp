@@ -22,8 +22,8 @@ namespace hetsched {
 /// device is current meanwhile. Where work throws, what it has enqueued by then is marked all the same.
 /// Throws: cuda_error; and what work throws.
 template <cuda_api Api, class Work>
-void work_on(const cuda_queue<Api>& q, std::initializer_list<const cuda_buffer<Api>*> reads,
-             std::initializer_list<cuda_buffer<Api>*> writes, Work&& work) {
+void work_on(const cuda_queue<Api>& q, std::span<const cuda_buffer<Api>* const> reads, std::span<cuda_buffer<Api>* const> writes,
+             Work&& work) {
   for (const auto* b : reads) b->begin_read(q);
   for (auto* b : writes) b->begin_write(q);
   const auto current = q.make_current();
@@ -47,6 +47,11 @@ void work_on(const cuda_queue<Api>& q, std::initializer_list<const cuda_buffer<A
     throw;
   }
   mark();
+}
+template <cuda_api Api, class Work>
+void work_on(const cuda_queue<Api>& q, std::initializer_list<const cuda_buffer<Api>*> reads,
+             std::initializer_list<cuda_buffer<Api>*> writes, Work&& work) {
+  work_on(q, std::span(reads.begin(), reads.size()), std::span(writes.begin(), writes.size()), work);
 }
 
 /// Enqueues on q, between work_on, a copy of so many bytes of one buffer, from an offset on, to another, wherever the two are.

@@ -19,6 +19,16 @@
 
 namespace hetsched {
 
+/// A parameter's update, as an optimizer takes those of all parameters of a rank at once. The tensors stay where they are.
+template <class Tensor>
+struct parameter_update {
+  Tensor* parameter = nullptr;
+  Tensor* gradient = nullptr;
+  std::span<Tensor> state{};
+  parameter_id which{};
+  std::int64_t updates = 0;  ///< from 1
+};
+
 /// Turns gradients into new parameters, one parameter at a time; a value that can be changed between steps.
 ///   name()          the name of its state in checkpoints
 ///   state_names()   names of the tensors that it keeps per parameter, which have the parameter's shape and begin with zeros
@@ -27,7 +37,8 @@ namespace hetsched {
 ///                   the rank's queue as a last argument, and enqueues its work there; else it is called when all work has been
 ///                   done
 /// Optional: settings() -> range of doubles that have to be the same on all ranks, which is then checked; gradient_factor, a
-/// double that the trainer sets before an update: what gradients are to be multiplied by. Without it they come multiplied.
+/// double that the trainer sets before an update: what gradients are to be multiplied by. Without it they come multiplied;
+/// update_all(std::span<const parameter_update<Tensor>>, queue), which is called in place of update with all of this rank's.
 /// Not checked: that the same arguments give the same bits on every rank, and that state_names() stay as they are.
 template <class O, class Tensor, class Queue = host_queue>
 concept optimizer = pipeline_tensor<Tensor> && std::movable<O> && requires(O& o) {
@@ -51,6 +62,14 @@ void update(O& o, Tensor& parameter, Tensor& gradient, std::span<Tensor> state, 
     q.finish();
     o.update(parameter, gradient, state, which, updates);
   }
+}
+
+template <class O, class Tensor, class Queue>
+void update(O& o, std::span<const parameter_update<Tensor>> all, const Queue& q) {
+  if constexpr (requires { o.update_all(all, q); })
+    o.update_all(all, q);
+  else
+    for (const auto& u : all) update(o, *u.parameter, *u.gradient, u.state, u.which, u.updates, q);
 }
 
 /// A power by repeated squaring.

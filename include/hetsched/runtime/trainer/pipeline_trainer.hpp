@@ -668,19 +668,17 @@ class pipeline_trainer {
   void update(double norm) {
     if (options_.clip_norm > 0 && norm > options_.clip_norm) scale_sums(options_.clip_norm / norm);
     if constexpr (has_factor) optimizer_.gradient_factor = factor_;
+    std::vector<parameter_update<Tensor>> all;
     for (auto& p : parameters_) {
       updates_[p.model - first_model_] = ++p.updates;
-      if (!p.sharded)
-        detail::update(optimizer_, *p.value, *p.gradient, std::span<Tensor>(p.state), model_[p.model].id, p.updates, queue_);
+      if (!p.sharded) all.push_back({p.value, p.gradient, p.state, model_[p.model].id, p.updates});
     }
-    if (any_sharded()) {
-      for (std::size_t k = 0; k < exchange_->owned_count(); ++k) {
-        auto& o = exchange_->owned(k);
-        detail::update(optimizer_, o.value, o.gradient, std::span<Tensor>(owned_state_[k]), model_[o.parameter].id,
-                       updates_[o.parameter - first_model_], queue_);
-      }
-      exchange_->spread(deadline());
+    for (std::size_t k = 0; any_sharded() && k < exchange_->owned_count(); ++k) {
+      auto& o = exchange_->owned(k);
+      all.push_back({&o.value, &o.gradient, owned_state_[k], model_[o.parameter].id, updates_[o.parameter - first_model_]});
     }
+    detail::update(optimizer_, std::span<const parameter_update<Tensor>>(all), queue_);
+    if (any_sharded()) exchange_->spread(deadline());
     tell_layers();
   }
 
