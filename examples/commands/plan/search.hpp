@@ -192,7 +192,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   };
   // The rest of the time is for other planners, and for the sends of the plans that are met.
   const bool sent = *request.sends != send_mode::asynchronous && given.objective == plan_objective::iteration;
-  const double share = sent && !given.options.published ? 0.6 : 1;
+  const double share = sent && !given.options.published ? 0.4 : 1;
   request.go_on = [&, share] { return in_time(given, progress, share); };
   request.sends_go_on = [&](int looked_at, double best_s) {
     if (progress.due()) progress.show(0, "sends: " + std::to_string(looked_at) + " plans, best " + format_seconds(best_s));

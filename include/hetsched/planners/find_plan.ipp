@@ -703,7 +703,7 @@ namespace detail {
 
 // Tells request.met what other planners find, which goes by other rules and lies elsewhere than the best plan for transfers
 // beside computing: plans of fewer, wider stages, or of more warm-ups. The sizes near that of the best plan first. Of a time
-// budget they have a quarter as much as the search.
+// budget they have nearly as much as the search.
 inline void ask_others(const cluster& hardware, const costs_by_size& costs, const plan_request& request, const plan& best) {
   const auto in_time = [&] {
     if (request.sends_go_on) return request.sends_go_on(0, best.predicted.iteration_s);
@@ -713,8 +713,8 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
   std::erase_if(sizes, [&](int size) { return request.lacks && !request.lacks(size).empty(); });
   const auto away = [&](int size) { return std::abs(std::log(1.0 * size / best.pipelines.front().microbatch_size)); };
   std::stable_sort(sizes.begin(), sizes.end(), [&](int a, int b) { return away(a) < away(b); });
-  constexpr std::array others{"hetauto", "hexiscale", "uniform"};
-  const double begin = request.spent ? request.spent() : 0, end = std::max(begin, 1.0) + 0.25;
+  constexpr std::array others{"hexiscale", "hetauto", "uniform"};
+  const double begin = request.spent ? request.spent() : 0, end = std::max(begin, 1.0) + 0.875;
   for (std::size_t k = 0; k < others.size(); ++k) {
     const auto& other = planner_named(others[k]);
     const double until = begin + (end - begin) * static_cast<double>(k + 1) / static_cast<double>(others.size());
