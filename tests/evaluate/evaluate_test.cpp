@@ -797,6 +797,43 @@ TEST_CASE("a tied Llama over 1 Gbit/s: the embedding's gradients take 4.2 s, and
   CHECK(seconds(true, whole) < seconds(false, whole));
 }
 
+TEST_CASE("sums of gradients: each pipeline adds up all of its microbatches but the first, and is charged for these") {
+  // A sum takes 0.6 s; priced as in one pipeline of 6 microbatches, 0.5 s of each.
+  const double sum_s = 0.6, whole_s = 0.9;
+  stub_costs costs;
+  for (int l = 0; l < 2; ++l)
+    costs.layers.push_back({.forward_s = 1,
+                            .backward_s = 2 + sum_s * 5 / 6,
+                            .weight_backward_s = 1 + sum_s * 5 / 6,
+                            .sums_s = sum_s * 5 / 6,
+                            .staged_sums_s = l == 0 ? 0 : whole_s * 5 / 6});
+  const auto hardware = plain_cluster(3, 2);
+  const auto judged = [&](std::vector<pipeline_plan> lines) {
+    auto found = evaluate(hardware, costs, plan_of(std::move(lines)));
+    REQUIRE(found);
+    return *std::move(found);
+  };
+  const auto work_s = [&](int microbatches) { return 2 * (3.0 * microbatches + sum_s * (microbatches - 1)); };
+  CHECK(judged({line_of({2}, 0, 0, 6, "1f1b")}).plan.predicted.iteration_s == doctest::Approx(work_s(6)));
+  const auto two = judged({line_of({2}, 0, 0, 4, "1f1b"), line_of({2}, 1, 0, 2, "1f1b")});
+  CHECK(two.plan.predicted.iteration_s == doctest::Approx(work_s(4)));
+  CHECK(2 * two.plan.pipelines[1].stages[0].cost.total_s() == doctest::Approx(work_s(2)));
+  CHECK(2 * two.plan.pipelines[1].stages[0].cost.weight_backward_s == doctest::Approx(2 * (2 * 1 + sum_s)));
+  const auto each = judged({line_of({2}, 0, 0, 5, "1f1b"), line_of({2}, 1, 0, 1, "1f1b")});
+  CHECK(each.plan.pipelines[1].stages[0].cost.backward_s == doctest::Approx(4));  // one microbatch adds to no other
+  // Whole gradients where there are several stages, of layers that say so; what is charged is charged once.
+  const auto staged = judged({line_of({1, 1}, 0, 0, 3, "1f1b"), line_of({1, 1}, 2, 0, 3, "1f1b")});
+  const auto& stages = staged.plan.pipelines[1].stages;
+  CHECK(3 * stages[0].cost.backward_s == doctest::Approx(3 * 2 + 2 * sum_s));
+  CHECK(3 * stages[1].cost.backward_s == doctest::Approx(3 * 2 + 2 * whole_s));
+  CHECK(stages[1].cost.sums_s == 0);
+  CHECK(stages[1].cost.staged_sums_s == 0);
+  CHECK(evaluate(hardware, costs, staged.plan)->plan == staged.plan);
+  // Prices of sums that are more than all of backward are none.
+  costs.layers[0].sums_s = 8;
+  CHECK_THROWS_AS((void)evaluate(hardware, costs, plan_of({line_of({2}, 0, 0, 6, "1f1b")})), input_error);
+}
+
 TEST_CASE("sends that hold ranks up: two stages, forward 1 s, backward 2 s, a second each way") {
   const auto judged = [](int microbatches, int depth = 2) {
     std::vector<simple_stage> stages;

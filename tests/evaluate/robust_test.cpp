@@ -96,6 +96,9 @@ TEST_CASE("without noise, iterations are those of evaluate") {
     REQUIRE(judged);
     for (const double s : iterations_under_jitter(judged->plan, 0, 3))
       CHECK(s == doctest::Approx(judged->plan.predicted.iteration_s).epsilon(1e-12));
+    for (const auto sends : {send_mode::grouped, send_mode::blocking})
+      CHECK(iterations_under_jitter(judged->plan, 0, 1, 1, sends).front() ==
+            doctest::Approx(iteration_under(*judged, sends_under(judged->plan, sends))).epsilon(1e-12));
   }
 }
 
@@ -227,6 +230,44 @@ struct shared_costs : stub_costs {
 };
 
 }  // namespace
+
+TEST_CASE("sends that hold ranks up: stages in a row become one, and warm-ups of other rules are looked at") {
+  // Two layers on two devices of a node; between them, and between stages, a tensor takes 2 s.
+  shared_costs costs;
+  for (int l = 0; l < 4; ++l)
+    costs.layers.push_back({.forward_s = 1, .backward_s = 2, .weight_bytes = mib, .activation_bytes = mib});
+  costs.boundaries = {2.0, 2.0, 2.0};
+  const auto hardware = plain_cluster(2, 2);
+  const auto by = [&costs](int) -> const shared_costs& { return costs; };
+  constexpr int microbatches = 6;
+  const auto apart = evaluate(hardware, costs, plan_of({line_of({2, 2}, 0, 0, microbatches, "1f1b")}));
+  REQUIRE(apart);
+  const auto found = fastest_with_sends(hardware, by, {apart->plan}, send_mode::blocking);
+  REQUIRE(found);
+  REQUIRE(found->plan.pipelines.front().stages.size() == 1);
+  CHECK(found->iteration_s == doctest::Approx(microbatches * 4 * 3 * 1.05 / 2));
+  CHECK(found->iteration_s < found->first_s);
+  // On devices that do not follow each other in a node stages stay apart, and are no slower than under any rule.
+  auto line = line_of({1, 3}, 0, 0, microbatches, "1f1b");
+  line.stages[1].devices[0].mesh.subcluster = 1;
+  const auto other = fastest_with_sends(hardware, by, {evaluate(hardware, costs, plan_of({line}))->plan}, send_mode::grouped);
+  REQUIRE(other);
+  CHECK(other->plan.pipelines.front().stages.size() == 2);
+  for (const char* rule : {"1f1b", "eager_1f1b", "h1f1b", "exact_1f1b", "virtual_1f1b"}) {
+    line.schedule.name = rule;
+    const auto judged = evaluate(hardware, costs, plan_of({line}));
+    REQUIRE(judged);
+    CHECK(other->iteration_s <= iteration_under(*judged, send_mode::grouped) * (1 + 1e-9));
+  }
+  // Noise of none: the plan that is fastest with its sends, of two that are the other way round without.
+  const auto together = evaluate(hardware, costs, found->plan);
+  REQUIRE(apart->plan.predicted.iteration_s > 0);
+  const auto robust =
+      most_robust_plan(hardware, by, {apart->plan, together->plan}, {.spread = 0, .samples = 1, .sends = send_mode::blocking});
+  REQUIRE(robust);
+  CHECK(robust->plan.pipelines == together->plan.pipelines);
+  CHECK(robust->fastest_s == doctest::Approx(found->iteration_s));
+}
 
 TEST_CASE("six stages in a row are the fastest, and with noise the slowest of them makes a stage of six devices better") {
   if (hetsched::test::sanitizer_share > 1) return;  // thousands of iterations of 120 microbatches

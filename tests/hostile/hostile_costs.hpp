@@ -70,7 +70,7 @@ struct hostile_costs {
     stage_cost c{
         .forward_s = (1. + index % 2) / where.degrees.data, .backward_s = 2, .weight_bytes = 1000, .activation_bytes = 10};
     if (wrong == 4) c.forward_s = number;
-    if (wrong == 5) c.backward_s = number;
+    if (wrong == 5) c.backward_s = c.sums_s = number;
     if (wrong == 6) c.weight_bytes = bytes;
     if (wrong == 7) c.activation_bytes = bytes;
     return c;

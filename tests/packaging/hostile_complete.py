@@ -73,6 +73,7 @@ EXCEPTIONS = {
             for name in ["point_of", "covariance", "residual_factor"]
         },
         "sum_of_layers": "of a cost model, in inner loops: Requires",
+        "charge_sums": "of a price that check_cost took: Requires",
         "drop_copies": "of copies that check_copies took: Requires",
         "are_sliced": "at least one part, in inner loops: Requires",
         "describe": "of placements of the cluster: Requires",

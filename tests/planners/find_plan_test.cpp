@@ -558,7 +558,61 @@ TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks,
   }
   CHECK(unbiased->worst_s == doctest::Approx(worst_s).epsilon(1e-9));
   CHECK(unbiased->worst_loss >= lost - 1e-9);  // the search may know of better plans than each case's own
-  // Money and published searches know nothing of sends.
+  // The default planner is no later than others, whose plans are not the fastest with transfers beside computing.
+  auto all = request;
+  all.sends_go_on = {};
+  all.use_all_devices = false;
+  all.planner = {};
+  all.global_batch = options.batch = 8;
+  all.microbatch_size = 2;
+  const auto few = training_costs(hardware, model, options);
+  const auto usual = find_plan(hardware, few, all);
+  REQUIRE(usual);
+  CHECK(usual->planner == planners().front().name);
+  const double usual_s = iteration_under(*evaluate(hardware, few, *usual), sends_under(*usual, send_mode::blocking));
+  for (const char* planner : {"interop_dp", "hexiscale", "hetauto", "uniform"}) {
+    CAPTURE(planner);
+    all.planner = planner;
+    const auto theirs = find_plan(hardware, few, all);
+    if (!theirs) continue;
+    CHECK(usual_s <= iteration_under(*evaluate(hardware, few, *theirs), sends_under(*theirs, send_mode::blocking)) * (1 + 1e-9));
+  }
+  // Money: what a plan costs with its sends, in time with them.
+  auto priced = hardware;
+  priced.subclusters[0].device.price_per_hour = 1;
+  priced.subclusters[1].device.price_per_hour = 3;
+  const auto priced_costs = training_costs(priced, model, options);
+  const auto judged_s = [&](const plan& p) {
+    return iteration_under(*evaluate(priced, priced_costs, p), sends_under(p, send_mode::blocking));
+  };
+  const auto cost_of = [&](const plan& p) { return *p.predicted.cost_per_sample * judged_s(p) / p.predicted.iteration_s; };
+  all.planner = {};
+  auto cheap = all, late = all;
+  cheap.objective = late.objective = plan_objective::cost;
+  late.sends = send_mode::asynchronous;
+  const auto cheapest = find_plan(priced, priced_costs, cheap);
+  REQUIRE(cheapest);
+  CHECK(cost_of(*cheapest) <= cost_of(*find_plan(priced, priced_costs, late)) * (1 + 1e-9));
+  cheap.deadline_s = late.deadline_s = (judged_s(*cheapest) + usual_s) / 2;
+  const auto in_time = find_plan(priced, priced_costs, cheap);
+  REQUIRE(in_time);
+  CHECK(judged_s(*in_time) <= cheap.deadline_s);
+  // Of the frontier none is both slower and dearer with its sends, nor than a plan of the frontier without.
+  cheap.objective = plan_objective::iteration;
+  cheap.deadline_s = infinity;
+  late = cheap;
+  late.sends = send_mode::asynchronous;
+  const auto points = find_frontier(priced, priced_costs, cheap, planners().front(), *cheapest);
+  REQUIRE_FALSE(points.empty());
+  for (std::size_t i = 1; i < points.size(); ++i) {
+    CHECK(judged_s(points[i]) > judged_s(points[i - 1]));
+    CHECK(cost_of(points[i]) < cost_of(points[i - 1]));
+  }
+  for (const auto& p : find_frontier(priced, priced_costs, late, planners().front(), *cheapest))
+    CHECK(std::any_of(points.begin(), points.end(), [&](const plan& q) {
+      return judged_s(q) <= judged_s(p) * (1 + 1e-9) && cost_of(q) <= cost_of(p) * (1 + 1e-9);
+    }));
+  // Published searches know nothing of sends.
   request.how.published = true;
   CHECK(find_plan(hardware, costs, request)->pipelines == beside->pipelines);
 }

@@ -266,7 +266,11 @@ inline void take_target(plan_arguments& given, outputs& files) {
   std::string frontier;
   std::vector<plan> on_frontier;
   if (!given.frontier.empty()) {
-    const auto& plans = on_frontier = search_frontier(given, planner, hardware, source, best, progress);
+    on_frontier = search_frontier(given, planner, hardware, source, best, progress);
+    std::vector<std::optional<double>> sent_s;
+    for (const auto& p : on_frontier)
+      sent_s.push_back(iteration_with_sends(source.sends(given.sends, p), hardware, source, p, given.options.epsilon));
+    const auto& plans = on_frontier = as_sent(std::move(on_frontier), sent_s);
     frontier = frontier_text(hardware, plans, best) + "\n";
     files.add(given.frontier, frontier_picture(hardware, plans, best));
   }
@@ -297,7 +301,7 @@ inline void take_target(plan_arguments& given, outputs& files) {
     std::cout << hetsched::detail::dump(out) << std::flush;
   } else {
     std::cout << frontier << space << summary(hardware, best, source, held_up_s) << robust_text
-              << source.held_up_text(sends, held_up_s) << files.summary() << std::flush;
+              << source.held_up_text(sends, held_up_s) << sent_cost_text(best, held_up_s) << files.summary() << std::flush;
     if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best, held_up_s);
   }
   for (const auto& remarks : {source.remarks(hardware, best), shared_links(hardware, best)})

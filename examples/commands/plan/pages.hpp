@@ -112,6 +112,27 @@ struct device_use_text {
   return hetsched::format_objective(p.objective, value);
 }
 
+/// What an iteration costs with its sends, where plans were chosen by cost.
+[[nodiscard]] inline std::string sent_cost_text(const hetsched::plan& p, std::optional<double> held_up_s) {
+  const auto& own = p.predicted;
+  if (!held_up_s || p.objective != hetsched::plan_objective::cost || !own.cost_per_sample) return "";
+  return "and costs " + hetsched::format_money(per_iteration(p, *own.cost_per_sample * *held_up_s / own.iteration_s)) + "\n";
+}
+
+/// The plans of a frontier, whose iterations with their sends take so long and cost as much more.
+[[nodiscard]] inline std::vector<hetsched::plan> as_sent(std::vector<hetsched::plan> plans,
+                                                         const std::vector<std::optional<double>>& held_up_s) {
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (!held_up_s[i]) continue;
+    auto& own = plans[i].predicted;
+    const double longer = *held_up_s[i] / own.iteration_s;
+    own.iteration_s = *held_up_s[i];
+    own.samples_per_s /= longer;
+    *own.cost_per_sample *= longer;
+  }
+  return plans;
+}
+
 /// The plans of a frontier, one row each, as a table; `chosen` has a star.
 [[nodiscard]] inline std::string frontier_text(const hetsched::cluster& hardware, const std::vector<hetsched::plan>& plans,
                                                const hetsched::plan& chosen) {

@@ -178,9 +178,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   request.schedule = given.schedule;
   request.how = given.options;
   request.device_bias = given.device_bias;
-  // Noise and money know nothing of sends.
-  const bool by_time = given.quantile == 0 && given.frontier.empty();
-  request.sends = by_time ? source.trainer_sends(given.sends) : send_mode::asynchronous;
+  request.sends = source.trainer_sends(given.sends);
   request.costs_on = [&](const hetsched::cluster& turned) -> costs_by_size { return sized_costs(turned, source); };
   request.use_all_devices = given.use_all_devices;
   request.mixed_stages = given.mixed_stages;
@@ -192,9 +190,9 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   request.progress = [&, objective = given.objective](const find_progress& at) {
     if (progress.due() || !at.schedule.empty()) show(progress, objective, at);
   };
-  // A quarter of the time is for the sends of the plans that the search meets.
+  // The rest of the time is for other planners, and for the sends of the plans that are met.
   const bool sent = *request.sends != send_mode::asynchronous && given.objective == plan_objective::iteration;
-  const double share = sent && !given.options.published ? 0.75 : 1;
+  const double share = sent && !given.options.published ? 0.4 : 1;
   request.go_on = [&, share] { return in_time(given, progress, share); };
   request.sends_go_on = [&](int looked_at, double best_s) {
     if (progress.due()) progress.show(0, "sends: " + std::to_string(looked_at) + " plans, best " + format_seconds(best_s));
@@ -242,6 +240,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   using namespace hetsched;
   robust_options options{
       .share = given.quantile, .spread = given.jitter, .samples = given.samples, .seed = given.options.seed + 1};
+  options.sends = source.trainer_sends(given.sends);
   options.how = {
       .flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = given.options.epsilon};
   options.go_on = [&](int looked_at, double best_s) {

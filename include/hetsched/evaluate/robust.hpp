@@ -22,6 +22,7 @@ struct robust_options {
   double spread = 0.1;  ///< as jitter_options have it
   int samples = 200;
   std::uint64_t seed = 1;
+  send_mode sends = send_mode::asynchronous;  ///< of the trainer: iterations are those with them, as of fastest_with_sends
   evaluate_options how = {};
   /// Called before each plan is looked at, with how many have been and the best quantile; false ends the search.
   std::function<bool(int plans, double best_s)> go_on = {};
@@ -38,9 +39,10 @@ struct robust_plan {
 
 /// Iterations of an evaluated plan in which every rank, its update included, and every wire is faster or slower by a random
 /// factor, which it keeps through the iteration; in seconds, one per sample, in the order in which they were drawn. Reductions
-/// between pipelines take their time. Throws: input_error for a plan that was not evaluated, and a spread or samples below 0.
-/// Complexity: samples times simulate. Determinism: as makespans_under_jitter.
-[[nodiscard]] std::vector<double> iterations_under_jitter(const plan& p, double spread, int samples, std::uint64_t seed = 1);
+/// between pipelines take their time. `trainer` sends as for sends_under. Throws: input_error for a plan that was not evaluated,
+/// a spread or samples below 0, and no way to send. Complexity: samples times simulate. Determinism: as makespans_under_jitter.
+[[nodiscard]] std::vector<double> iterations_under_jitter(const plan& p, double spread, int samples, std::uint64_t seed = 1,
+                                                          send_mode trainer = send_mode::asynchronous);
 
 /// The plan whose quantile of noisy iterations is least that a local search finds: it begins with the best of some plans, and
 /// moves single layers between neighbouring stages, raises and lowers warm-ups, and moves microbatches between pipelines as long

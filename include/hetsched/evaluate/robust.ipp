@@ -30,6 +30,7 @@
 #include <hetsched/evaluate/sends.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/schedule/passes.hpp>
 #include <hetsched/schedule/simulate/detail/event_graph.hpp>
 #include <hetsched/schedule/simulate/detail/event_run.hpp>
 #include <hetsched/schedule/simulate/jitter.hpp>
@@ -41,12 +42,17 @@ namespace detail {
 /// Iterations of an evaluated plan with noise.
 class noisy_iterations {
  public:
-  explicit noisy_iterations(plan p, double spread, std::uint64_t seed)
+  explicit noisy_iterations(plan p, double spread, std::uint64_t seed, send_mode trainer)
       : plan_(std::move(p)), spread_(spread), random_(seed), played_(plan_.pipelines.size()) {
+    const auto sends = sends_under(plan_, trainer);
+    if (sends != send_mode::asynchronous) semantics_ = send_semantics::rendezvous;
     for (const auto& line : plan_.pipelines) {
       auto found = order_of(line, {});
       if (!found) throw input_error("the plan's schedule has no order: " + found.why_not().reason);
       orders_.push_back(std::move(found->order));
+      auto& order = orders_.back();
+      if (sends != send_mode::asynchronous) order = add_transfers(order);
+      if (sends == send_mode::grouped) order = group_transfers(std::move(order));
       work_.push_back(make_workload(to_pipeline(line), orders_.back()));
       for (const auto& s : line.stages) updates_.push_back(s.update_s);
     }
@@ -63,7 +69,7 @@ class noisy_iterations {
       for (auto* factors : {&ranks, &wires})
         for (double& f : *factors) f = noise_factor(random_, spread_);
       const auto noisy = detail::unchecked::with_factors(work_[l], orders_[l], ranks, wires);
-      const auto run = event_run(graphs_[l], noisy, send_semantics::buffered, false);
+      const auto run = event_run(graphs_[l], noisy, semantics_, false);
       played_[l].stages.resize(ranks.size());
       for (std::size_t i = 0; i < ranks.size(); ++i, ++stage) {
         played_[l].stages[i].end_s = run.rank_end_s[i];
@@ -76,6 +82,7 @@ class noisy_iterations {
  private:
   plan plan_;
   double spread_;
+  send_semantics semantics_ = send_semantics::buffered;
   random_source random_;
   std::vector<pipeline_evaluation> played_;
   std::vector<schedule> orders_;
@@ -86,7 +93,7 @@ class noisy_iterations {
 
 /// The quantile of a plan, if it is below `enough`; else something that is not. Plays no more iterations than that takes.
 [[nodiscard]] inline double quantile_below(const plan& p, const robust_options& options, double enough) {
-  noisy_iterations noise(p, options.spread, options.seed);
+  noisy_iterations noise(p, options.spread, options.seed, options.sends);
   const auto needed = static_cast<int>(std::max(std::ceil(options.share * options.samples - tolerance::sums), 1.0));
   std::vector<double> seconds;
   for (int i = 0, above = 0; i < options.samples; ++i) {
@@ -100,11 +107,12 @@ class noisy_iterations {
 
 }  // namespace detail
 
-HETSCHED_INLINE std::vector<double> iterations_under_jitter(const plan& p, double spread, int samples, std::uint64_t seed) {
+HETSCHED_INLINE std::vector<double> iterations_under_jitter(const plan& p, double spread, int samples, std::uint64_t seed,
+                                                            send_mode trainer) {
   detail::require_evaluated(p);
   detail::expect_natural(spread, "spread");
   detail::expect_count(samples, "samples", 0);
-  detail::noisy_iterations noise(p, spread, seed);
+  detail::noisy_iterations noise(p, spread, seed, trainer);
   std::vector<double> seconds;
   for (int i = 0; i < samples; ++i) seconds.push_back(noise.next());
   return seconds;
@@ -117,6 +125,7 @@ HETSCHED_INLINE outcome<robust_plan> most_robust_plan(const cluster& hardware, c
     throw input_error("a robust plan needs plans to begin with, a share in (0, 1], a spread of at least 0 and a sample");
   robust_plan best{.plan = {}, .searched_s = infinity};
   std::optional<plan> fastest;
+  double fastest_s = infinity;  // with its sends, and without noise
   std::optional<refusal> first_refusal;
   bool stopped = false, moved = false;
   const auto take = [&](plan p) {
@@ -128,7 +137,8 @@ HETSCHED_INLINE outcome<robust_plan> most_robust_plan(const cluster& hardware, c
       if (!first_refusal) first_refusal = judged ? refusal{refusal::kind::infeasible, judged->shortage} : judged.why_not();
       return false;
     }
-    if (!moved && (!fastest || judged->plan.predicted.iteration_s < fastest->predicted.iteration_s)) fastest = judged->plan;
+    const double bare_s = moved ? 0 : iteration_under(*judged, sends_under(judged->plan, options.sends));
+    if (!moved && (!fastest || bare_s < fastest_s)) fastest = judged->plan, fastest_s = bare_s;
     const double seconds = detail::quantile_below(judged->plan, options, best.searched_s);
     if (!(seconds < best.searched_s * (1 - tolerance::sums))) return false;
     best.plan = std::move(judged->plan);
@@ -148,7 +158,7 @@ HETSCHED_INLINE outcome<robust_plan> most_robust_plan(const cluster& hardware, c
     best.plan.evidence->complete = false;
   }
   const auto judge = [&](const plan& p) {
-    auto seconds = iterations_under_jitter(p, options.spread, 4 * options.samples, options.seed + 1);
+    auto seconds = iterations_under_jitter(p, options.spread, 4 * options.samples, options.seed + 1, options.sends);
     std::sort(seconds.begin(), seconds.end());
     return quantile(seconds, options.share);
   };

@@ -7,10 +7,13 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/network/send_mode.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/evaluation.hpp>
+#include <hetsched/plan/objective.hpp>
+#include <hetsched/plan/plan.hpp>
 
 namespace hetsched {
 
@@ -29,8 +32,11 @@ namespace hetsched {
 
 struct sends_options {
   evaluate_options how = {};
-  int most_plans = 2000;                       ///< looked at
-  std::function<bool(const plan&)> runs = {};  ///< whether a plan is allowed; not given: all are
+  plan_objective objective = plan_objective::iteration;  ///< that is least: the iteration, or what a sample costs, with the sends
+  double deadline_s = infinity;                          ///< no iteration may take longer
+  int most_plans = 2000;                                 ///< looked at
+  std::function<bool(const plan&)> runs = {};            ///< whether a plan is allowed; not given: all are
+  bool rules = true;                                     ///< whether warm-ups of other rules are looked at, too
   /// Called before each plan is looked at, with how many have been and the least iteration; false ends the search.
   std::function<bool(int plans, double best_s)> go_on = {};
 };
@@ -43,12 +49,13 @@ struct sent_plan {
   int plans = 0;           ///< looked at
 };
 
-/// The plan whose iteration is shortest where ranks send as a trainer does (sends_under), of some plans and of what a local
-/// search makes of the best of them: the moves are those of most_robust_plan. Setting and evidence are those of the first plan:
-/// what bounds iterations with transfers beside computing bounds these, too, as waiting makes none shorter. Where the plan is
-/// another one, the evidence tells its iteration. It is complete where the first plan's was, and the iteration with the sends is
-/// no longer than that plan's without. Returns: the refusal of the first plan if none of them can be evaluated and fits. Throws:
-/// input_error for no plans and no way to send; and as evaluate. Complexity: (plans looked at) * (evaluate + simulate).
+/// The plan whose iteration is shortest, or which costs least, where ranks send as a trainer does (sends_under), of some plans
+/// and of what a local search makes of the best of them: the moves are those of most_robust_plan, other rules of warm-ups, other
+/// placements of a stage on its devices, and two stages in a row that become one. Setting and evidence are those of the first
+/// plan: what bounds iterations with transfers beside computing bounds these, too, as waiting makes none shorter. Where the plan
+/// is another one, the evidence tells its iteration. It is complete where the first plan's was, and the iteration with the sends
+/// is no longer than that plan's without. Returns: the refusal of the first plan if none of them can be evaluated and fits.
+/// Throws: input_error for no plans and no way to send; and as evaluate. Complexity: (plans looked at) * (evaluate + simulate).
 /// Determinism: by the arguments, unless go_on ends it.
 [[nodiscard]] outcome<sent_plan> fastest_with_sends(const cluster& hardware, const costs_by_size& costs_for,
                                                     std::vector<plan> plans, send_mode trainer,

@@ -57,13 +57,19 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
                                                       std::vector<plan> plans, send_mode trainer, const sends_options& options) {
   detail::require_way_to_send(trainer);
   if (plans.empty()) throw input_error("a search of sends needs plans to begin with");
+  detail::expect_training(options.objective);
   sent_plan best{.plan = {}, .iteration_s = infinity};
   std::optional<refusal> first_refusal;
   bool stopped = false;
   const auto setting = plans.front().setting;
   const auto evidence = plans.front().evidence;
   const auto pipelines = plans.front().pipelines;
-  double beside_s = 0;  // the first plan's iteration with transfers beside computing
+  double beside = 0, least = infinity;  // the first plan's objective with transfers beside computing; with sends, of the best one
+  // A device costs as long as it is rented.
+  const auto value_of = [&](const prediction& p, double seconds) {
+    if (options.objective == plan_objective::iteration) return seconds;
+    return p.iteration_s > 0 ? p.cost_per_sample.value_or(infinity) * (seconds / p.iteration_s) : 0;
+  };
   const auto take = [&](plan p) {
     stopped = stopped || (best.plans > 0 &&
                           (best.plans >= options.most_plans || (options.go_on && !options.go_on(best.plans, best.iteration_s))));
@@ -75,32 +81,42 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
       if (!first_refusal) first_refusal = judged ? refusal{refusal::kind::infeasible, judged->shortage} : judged.why_not();
       return false;
     }
-    const auto shorter = [&](double seconds) { return seconds < best.iteration_s * (1 - tolerance::sums); };
-    if (best.plans == 1) beside_s = judged->plan.predicted.iteration_s;
-    if (!shorter(judged->plan.predicted.iteration_s)) return false;  // sends only add to it
+    const auto& own = judged->plan.predicted;
+    const auto better = [&](double value) { return value < least * (1 - tolerance::sums); };
+    if (best.plans == 1) beside = value_of(own, own.iteration_s);
+    if (!better(value_of(own, own.iteration_s))) return false;  // sends only add to it
     const double seconds = iteration_under(*judged, sends_under(judged->plan, trainer));
     if (best.plans == 1) best.first_s = seconds;
-    if (!shorter(seconds)) return false;
+    if (seconds > options.deadline_s || !better(value_of(own, seconds))) return false;
+    least = value_of(own, seconds);
     best.plan = std::move(judged->plan);
     best.iteration_s = seconds;
     return true;
   };
   for (auto& p : plans) static_cast<void>(take(std::move(p)));
   if (best.iteration_s == infinity)
-    return first_refusal ? *std::move(first_refusal) : refusal{refusal::kind::infeasible, "no plan ends its iteration"};
-  while (!stopped) {
-    const auto now = best.plan;
-    if (!detail::any_neighbour(now, take)) break;
+    return first_refusal ? *std::move(first_refusal)
+                         : refusal{refusal::kind::infeasible, "no plan ends its iteration in time, with its sends"};
+  // Other warm-ups and wider stages help most; single layers and microbatches take the most looks.
+  const auto any_wider = [&](const plan& now) {
+    return (options.rules && detail::any_rule(now, take)) || detail::any_regrouped(hardware, costs_for, now, take);
+  };
+  for (bool better = true; better && !stopped;) {
+    while (!stopped && any_wider(plan(best.plan))) {
+    }
+    better = false;
+    while (!stopped && detail::any_neighbour(plan(best.plan), take)) better = true;
   }
   best.plan.setting = setting;
   best.plan.evidence = evidence;
   if (evidence && !(best.plan.pipelines == pipelines)) {
-    best.plan.evidence->objective_value = best.plan.predicted.iteration_s;
+    const auto& own = best.plan.predicted;
+    best.plan.evidence->objective_value = value_of(own, own.iteration_s);
     // A neighbour may be outside of the space that the bound is of.
-    best.plan.evidence->objective_bound = std::min(evidence->objective_bound, best.plan.predicted.iteration_s);
+    best.plan.evidence->objective_bound = std::min(evidence->objective_bound, best.plan.evidence->objective_value);
   }
   // What was proven of the first plan's iteration is so of one that is as short with its sends.
-  if (evidence) best.plan.evidence->complete = evidence->complete && best.iteration_s <= beside_s * (1 + tolerance::sums);
+  if (evidence) best.plan.evidence->complete = evidence->complete && least <= beside * (1 + tolerance::sums);
   return best;
 }
 

@@ -50,7 +50,8 @@ namespace hetsched {
                                       const planner_entry& planner);
 
 /// Plans from the fastest to the cheapest of all microbatch sizes together, of which none is both slower and dearer than another;
-/// `known`, one that is known already, is among them where it belongs there.
+/// `known`, one that is known already, is among them where it belongs there. Where request.sends hold ranks up, plans take and
+/// cost what they do with these (iteration_under), though what is predicted of them is for transfers beside computing.
 /// Throws: input_error as time_cost_frontier, for a target, and for a planner without a frontier.
 [[nodiscard]] std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                               const planner_entry& planner, const plan& known);

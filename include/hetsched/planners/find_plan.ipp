@@ -30,6 +30,7 @@
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hexiscale.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/search/frontier.hpp>
 #include <hetsched/search/microbatch.hpp>
@@ -689,11 +690,51 @@ inline void validate(const plan_request& request) {
 
 namespace detail {
 
-// How the trainer sends, as far as plans are chosen by it.
-[[nodiscard]] inline send_mode sends_of(const plan_request& request) {
-  if (request.objective != plan_objective::iteration || request.how.published) return send_mode::asynchronous;
+// How the trainer sends, whatever the plan is chosen by.
+[[nodiscard]] inline send_mode trainer_sends(const plan_request& request) {
   const auto& stack = request.setting.stack;
   return request.sends.value_or(stack ? stack->sends : send_mode::asynchronous);
+}
+
+// The same as far as plans are chosen by it.
+[[nodiscard]] inline send_mode sends_of(const plan_request& request) {
+  return is_inference(request.objective) || request.how.published ? send_mode::asynchronous : trainer_sends(request);
+}
+
+// Tells request.met what other planners find, which goes by other rules and lies elsewhere than the best plan for transfers
+// beside computing: plans of fewer, wider stages, or of more warm-ups. The sizes near that of the best plan first. Of a time
+// budget they have nearly as much as the search.
+inline void ask_others(const cluster& hardware, const costs_by_size& costs, const plan_request& request, const plan& best) {
+  const auto in_time = [&] {
+    if (request.sends_go_on) return request.sends_go_on(0, best.predicted.iteration_s);
+    return !request.go_on || request.go_on();
+  };
+  auto sizes = request.microbatch_size > 0 ? std::vector{request.microbatch_size} : microbatch_sizes(request.global_batch);
+  std::erase_if(sizes, [&](int size) { return request.lacks && !request.lacks(size).empty(); });
+  const auto away = [&](int size) { return std::abs(std::log(1.0 * size / best.pipelines.front().microbatch_size)); };
+  std::stable_sort(sizes.begin(), sizes.end(), [&](int a, int b) { return away(a) < away(b); });
+  constexpr std::array others{"hexiscale", "hetauto", "uniform"};
+  const double begin = request.spent ? request.spent() : 0, end = std::max(begin, 1.0) + 0.875;
+  for (std::size_t k = 0; k < others.size(); ++k) {
+    const auto& other = planner_named(others[k]);
+    const double until = begin + (end - begin) * static_cast<double>(k + 1) / static_cast<double>(others.size());
+    const auto ask = [&](int size, bool whole_batch) {
+      auto problem = problem_of(request, size);
+      problem.go_on = [&] { return in_time() && (!request.spent || request.spent() < until); };
+      if (!problem.go_on()) return;
+      problem.progress = [&](const search_progress&) { return problem.go_on(); };
+      auto found = whole_batch ? other.of_batch(hardware, costs, request.global_batch, problem, request.how)
+                               : other.make(hardware, costs(size), problem, request.how);
+      if (!found) return;
+      found->planner = best.planner;
+      found->setting = request.setting;
+      request.met(*found);
+    };
+    if (other.of_batch && request.microbatch_size == 0)
+      ask(1, true);
+    else
+      for (const int size : sizes) ask(size, false);
+  }
 }
 
 // What find_plan finds for transfers beside computing.
@@ -758,17 +799,39 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   if (!found) return found;
   // What a search of larger parts passes over may be shorter with sends. One that was ended has heard of these.
   const bool usual = planner.name == planners().front().name;
-  if (usual && !request.target && (!request.go_on || request.go_on()))
+  const bool by_time = request.objective == plan_objective::iteration;
+  if (usual && by_time && !request.target && (!request.go_on || request.go_on()))
     static_cast<void>(first_plan(hardware, costs, one, planner));
+  const bool free = request.schedule.empty() && request.how.warmup == warmup_rule::exact;
+  if (usual && by_time && free && !request.target && !request.mixed_stages) detail::ask_others(hardware, costs, one, *found);
   plans.insert(plans.begin(), *found);
   sends_options options{
-      .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon}};
+      .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon},
+      .objective = request.objective,
+      .deadline_s = request.deadline_s,
+      .rules = free};
   if (request.target) options.runs = [&](const plan& p) { return gaps(p, *request.target, hardware).empty(); };
   // Neighbours of plans of a kind of their own would be of another.
   if (!usual && !planner.one_pipeline) options.most_plans = static_cast<int>(plans.size());
   options.go_on = request.sends_go_on;
   if (!options.go_on && request.go_on) options.go_on = [&](int, double) { return request.go_on(); };
-  if (auto sent = fastest_with_sends(hardware, costs, std::move(plans), sends, options)) return std::move(sent->plan);
+  auto sent = fastest_with_sends(hardware, costs, plans, sends, options);
+  // Plans that are in time with transfers beside computing may be late: then for one that is as much earlier.
+  double least_s = infinity;
+  for (int tries = 0; !sent && request.deadline_s < infinity && tries < 3; ++tries) {
+    auto soon = options;
+    soon.objective = plan_objective::iteration;
+    soon.deadline_s = infinity;
+    const auto quick = fastest_with_sends(hardware, costs, plans, sends, soon);
+    if (!quick) break;
+    plans.insert(plans.begin(), quick->plan);
+    least_s = std::min(least_s, quick->iteration_s);
+    one.deadline_s /= std::max(1.01, quick->iteration_s / quick->plan.predicted.iteration_s);
+    if (auto earlier = detail::planned(hardware, costs, one, planner)) plans.insert(plans.begin(), *std::move(earlier));
+    sent = fastest_with_sends(hardware, costs, plans, sends, options);
+  }
+  if (sent) return std::move(sent->plan);
+  if (request.deadline_s < infinity) return detail::too_late(request.deadline_s, least_s);
   return found;
 }
 
@@ -869,7 +932,31 @@ HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const c
         all.push_back(std::move(p));
       }
   }
-  return cheaper_when_slower(std::move(all));
+  const auto sends = detail::trainer_sends(request);
+  if (sends == send_mode::asynchronous) return cheaper_when_slower(std::move(all));
+  const auto with_sends = [&](std::vector<plan> plans) {
+    std::vector<double> seconds;
+    for (auto& p : plans) {
+      const evaluate_options how{
+          .flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon};
+      const auto judged = evaluate(hardware, costs, p, how);
+      seconds.push_back(judged ? iteration_under(*judged, sends_under(p, sends)) : infinity);
+    }
+    return cheaper_when_slower(std::move(plans), seconds);
+  };
+  // Devices cost as long as they are rented: of the plans that are left, neighbours on their devices may cost less.
+  auto left = with_sends(std::move(all));
+  auto more = left;
+  constexpr int few = 100;
+  for (const auto& p : left) {
+    const sends_options options{
+        .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon},
+        .most_plans = few,
+        .rules = request.schedule.empty() && request.how.warmup == warmup_rule::exact,
+        .go_on = [&](int, double) { return !request.go_on || request.go_on(); }};
+    if (auto sent = fastest_with_sends(hardware, costs, {p}, sends, options)) more.push_back(std::move(sent->plan));
+  }
+  return with_sends(std::move(more));
 }
 
 }  // namespace hetsched

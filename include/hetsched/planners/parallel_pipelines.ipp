@@ -19,6 +19,28 @@
 
 namespace hetsched {
 
+namespace detail {
+
+// The objective below which no plan is, priced as one pipeline, where none is below this one.
+[[nodiscard]] inline double unspared(double objective, plan_objective kind, const price_book::sums_spared& spared) {
+  if (kind == plan_objective::iteration) return objective + spared.seconds;
+  return spared.share < 1 ? objective / (1 - spared.share) : infinity;
+}
+
+// What is proven by prices of one pipeline holds for several once they are spared these sums. Deadlines leave plans out by such
+// prices, too, so that under one nothing is proven.
+inline void spare(search_evidence& e, const planning_problem& problem, double gap, const price_book::sums_spared& spared) {
+  for (double* bound : {&e.objective_bound, &e.sum_bound}) {
+    if (problem.objective == plan_objective::iteration)
+      *bound = std::max(0.0, *bound - spared.seconds);
+    else
+      *bound = problem.deadline_s < infinity ? 0 : *bound * (1 - spared.share);
+  }
+  e.complete = e.complete && std::min(e.objective_value, problem.beat) * (1 - gap) <= e.objective_bound * (1 + tolerance::sums);
+}
+
+}  // namespace detail
+
 HETSCHED_INLINE outcome<plan> parallel_pipelines(const cluster& hardware, const any_cost_model& costs,
                                                  const planning_problem& problem, const parallel_pipelines_options& options) {
   price_book book(hardware, costs);
@@ -38,7 +60,15 @@ HETSCHED_INLINE outcome<plan> parallel_pipelines(price_book& book, const plannin
   return detail::with_tables(
       book,
       [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-        return detail::parallel_planner(book, placed, table, algebra, problem, options).run();
+        // The tables' sums of gradients are those of one pipeline, and several add up less.
+        const auto spared = problem.microbatches > 1 ? book.most_spared() : price_book::sums_spared{};
+        if (spared.seconds == 0) return detail::parallel_planner(book, placed, table, algebra, problem, options).run();
+        auto raised = problem;
+        for (double* objective : {&raised.beat, &raised.enough})
+          *objective = detail::unspared(*objective, problem.objective, spared);
+        auto found = detail::parallel_planner(book, placed, table, algebra, raised, options).run();
+        if (found && found->evidence) detail::spare(*found->evidence, problem, options.gap, spared);
+        return found;
       },
       problem.poll());
 }

@@ -39,9 +39,10 @@ struct plan_request {
   /// With device_bias: the costs where devices have another speed. Given by find_plan of a transformer.
   costs_on_cluster costs_on = {};
   /// How ranks of the trainer send; none: as the stack of the setting, asynchronously without one. Where that holds ranks up
-  /// (sends_under), and the objective is the iteration, the plan is the one whose iteration with these sends is shortest, of
-  /// those that the search meets and, for planners of one pipeline and the first one, of neighbours of the best of them. Stages
-  /// are planned for transfers beside computing, and published searches stay as they are.
+  /// (sends_under), the plan is the one whose iteration with these sends is shortest, or which costs least and is in time with
+  /// them, of those that the search meets, for the first planner also of those that others find, and, for it and planners of one
+  /// pipeline, of neighbours of the best of them. Stages are planned for transfers beside computing, and published searches stay
+  /// as they are.
   std::optional<send_mode> sends = {};
   bool use_all_devices = false;
   bool mixed_stages = false;               ///< stages on unlike devices, too

@@ -206,8 +206,10 @@ class device_sets {
   for (const auto& where : all) {
     auto& least = at(work, where.mesh.subcluster);
     least.resize(layers, infinity);
-    for (int l = 0; l < costs.layer_count(); ++l)
-      at(least, l) = std::min(at(least, l), where.mesh.device_count() * costs.layer(l, where).total_s());
+    for (int l = 0; l < costs.layer_count(); ++l) {
+      const auto own = costs.layer(l, where);  // of several pipelines, each may have but one microbatch, which adds to no other
+      at(least, l) = std::min(at(least, l), where.mesh.device_count() * (own.total_s() - own.sums_s));
+    }
   }
   double worth = 0;  // of a second of all devices
   std::vector<double> price(layers, infinity);

@@ -10,6 +10,8 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/random.hpp>
 #include <hetsched/cost/models/operator_correction.hpp>
+#include <hetsched/cost/models/tile_cost.hpp>
+#include <hetsched/model/families.hpp>
 
 using namespace hetsched;
 
@@ -76,6 +78,25 @@ TEST_CASE("the timer is the tile model times the factor, with the constants give
   const corrected_timer timer{slow, operator_correction::train(samples, {.trees = 5}, slow)};
   for (const auto& op : shapes(20, 3))  // among those measured: beyond their balances a factor fades
     CHECK(timer(d, op) == doctest::Approx(2 * predict_operator(d, op, slow).seconds).epsilon(1e-12));
+}
+
+TEST_CASE("sums of gradients are elementwise kernels, which measured ones correct") {
+  const auto device = gpu("A100-SXM4-80GB");
+  std::vector<operator_sample> samples;
+  for (int i = 0; i < 40; ++i) {
+    const auto op = elementwise((std::int64_t{1} << 27) + i * 4096, 2, 1, number_format::fp32);
+    samples.push_back({device, op, 1.5 * predict_operator(device, op).seconds});
+  }
+  const corrected_timer timer{{}, operator_correction::train(samples, {.trees = 5, .least_leaf_rows = 5})};
+  const cluster hardware{.subclusters = {{.name = "one", .device = catalogue_device("A100-SXM4-80GB")}}};
+  tile_cost_options options{.microbatch_size = 1, .batch = 4};
+  options.memory.accumulation_bytes = 12;
+  const auto model = gpt({.layers = 2, .hidden = 1024, .heads = 16});
+  const placement one{.mesh = {0, 1, 1}};
+  const double plain_s = make_tile_cost(hardware, model, options).layer(1, one).sums_s;
+  CHECK(plain_s > 0);
+  CHECK(make_tile_cost(hardware, model, options, {}, granularity::block, timer).layer(1, one).sums_s ==
+        doctest::Approx(1.5 * plain_s).epsilon(0.01));
 }
 
 TEST_CASE("kernels that nobody measured stay as they are") {

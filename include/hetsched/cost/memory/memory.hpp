@@ -28,6 +28,9 @@ struct training_memory {
   /// Read and written by kernels of their own to add a later microbatch's gradient to that of those before; 0 where the product
   /// that makes it adds it, too.
   int accumulation_bytes = 0;
+  /// The same where a pipeline has several stages, which keep gradients whole until its end at any ZeRO stage; 0: as any
+  /// pipeline, of a shard from ZeRO stage 2 on.
+  int staged_accumulation_bytes = 0;
 
   [[nodiscard]] constexpr int held_weight_bytes(int zero) const { return zero >= 3 ? sharded_weight_bytes : weight_bytes; }
   friend constexpr bool operator==(const training_memory&, const training_memory&) = default;
@@ -36,7 +39,7 @@ struct training_memory {
 /// Throws input_error unless bytes are not negative.
 inline void validate(const training_memory& m) {
   for (const int bytes : {m.weight_bytes, m.gradient_bytes, m.optimizer_bytes, m.reduced_bytes, m.sharded_weight_bytes,
-                          m.working_bytes, m.working_part_bytes, m.fp8_bytes, m.accumulation_bytes})
+                          m.working_bytes, m.working_part_bytes, m.fp8_bytes, m.accumulation_bytes, m.staged_accumulation_bytes})
     if (bytes < 0) throw input_error("bytes per parameter must not be negative");
 }
 

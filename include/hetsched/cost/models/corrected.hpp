@@ -159,7 +159,8 @@ class corrected_cost_model {
       cost.forward_s *= correction_.forward(f);
       cost.backward_s *= correction_.backward(f);
     }
-    if (backward_s > 0) cost.weight_backward_s *= cost.backward_s / backward_s;
+    if (backward_s > 0)
+      for (double* part : {&cost.weight_backward_s, &cost.sums_s, &cost.staged_sums_s}) *part *= cost.backward_s / backward_s;
     return cost;
   }
 

@@ -116,7 +116,8 @@ class tile_cost_model {
       devices_.push_back({.device = make_tile_device(parts[k].device), .efficiency = efficiency});
       devices_.back().device.flash = options.flash;
       try {
-        if (options.memory.accumulation_bytes > 0) devices_.back().byte_s = byte_s(devices_.back());
+        if (options.memory.accumulation_bytes > 0 || options.memory.staged_accumulation_bytes > 0)
+          devices_.back().byte_s = byte_s(devices_.back());
         for (const auto& mesh : submeshes(parts[k], static_cast<int>(k)))
           for (const auto& where : placements(mesh)) price(devices_.back(), where.degrees);
       } catch (const input_error& e) {
@@ -244,9 +245,9 @@ class tile_cost_model {
   }
 
   // That a long kernel takes for each of its bytes.
-  [[nodiscard]] static double byte_s(const device_prices& d) {
+  [[nodiscard]] double byte_s(const device_prices& d) const {
     const auto sum = elementwise(std::int64_t{1} << 28, 2, 1, number_format::fp32);
-    return predict_operator(d.device, sum).seconds / sum.traffic_bytes / d.efficiency;
+    return timer_(d.device, sum) / sum.traffic_bytes / d.efficiency;
   }
 
   void price(device_prices& d, const degrees& by) const {

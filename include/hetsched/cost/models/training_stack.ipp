@@ -94,13 +94,14 @@ HETSCHED_INLINE const std::vector<training_stack>& training_stacks() {
     // (3 x 4 + 2 + 2). Selective recomputation with option op keeps the output of every other product (_save_list): of a block of
     // Llama 3.1 8B input, queries, values, attention, gate and output, 62 of 136 KiB a token. run_train.sh sets
     // expandable_segments, so no fragments are lost. torch.compile puts elementwise operations with what is beside them.
-    // Between the microbatches of a pipeline reduction is off (torch/distributed/pipelining/stage.py), and gradients, whole at
-    // any ZeRO stage, are in the type of the reduction: autograd adds bf16 to fp32 (fsdp/_fully_shard/_fsdp_param_group.py,
-    // _set_unsharded_grad_dtypes), which reads 2 + 4 bytes and writes 4. At ZeRO stages 2 and 3 a shard's are charged, too
-    // little.
+    // Between the microbatches of a pipeline reduction is off (torch/distributed/pipelining/stage.py,
+    // backward_maybe_with_nosync), and gradients, whole at any ZeRO stage, are in the type of the reduction: autograd adds bf16
+    // to fp32 (fsdp/_fully_shard/_fsdp_param_group.py, _set_unsharded_grad_dtypes), which reads 2 + 4 bytes and writes 4. Without
+    // a pipeline each step of accumulation reduces (torchtitan/train.py), and shards are added up in fp32, as fsdp's are.
     auto torchtitan = fsdp;
     torchtitan.name = "torchtitan";
-    torchtitan.bf16.accumulation_bytes = torchtitan.fp16.accumulation_bytes = 2 + 4 + 4;
+    torchtitan.bf16.staged_accumulation_bytes = torchtitan.fp16.staged_accumulation_bytes = 2 + 4 + 4;
+    torchtitan.fp32.staged_accumulation_bytes = fp32_sum;
     torchtitan.activations.loss_copies = 2.5;
     torchtitan.activations.split_loss_copies = 4;
     torchtitan.activations.selective_kept = 0.456;

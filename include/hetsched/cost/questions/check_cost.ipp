@@ -14,7 +14,8 @@ namespace hetsched {
 
 HETSCHED_INLINE void check_cost(const stage_cost& c, const cluster& hardware, layer_range layers, const placement& where) {
   const auto is_time = [](double seconds) { return seconds >= 0 && seconds < longest_time_s; };
-  if (is_time(c.forward_s) && is_time(c.backward_s) && is_time(c.weight_backward_s) && c.weight_bytes >= 0 &&
+  if (is_time(c.forward_s) && is_time(c.backward_s) && is_time(c.weight_backward_s) && is_time(c.sums_s) &&
+      is_time(c.staged_sums_s) && c.sums_s <= c.backward_s * (1 + tolerance::sums) && c.weight_bytes >= 0 &&
       c.activation_bytes >= 0 && c.temporary_bytes >= 0 && c.gradient_bytes >= 0 && c.optimizer_bytes >= 0)
     return;
   throw input_error("the cost of " + describe(layers) + " on " + describe(hardware, where) + " is not finite, or negative");

@@ -20,6 +20,8 @@ inline void take_slower(stage_cost& all, const stage_cost& part) {
   if (part.backward_s > all.backward_s) {
     all.backward_s = part.backward_s;
     all.weight_backward_s = part.weight_backward_s;
+    all.sums_s = part.sums_s;
+    all.staged_sums_s = part.staged_sums_s;
   }
   all.forward_s = std::max(all.forward_s, part.forward_s);
   all.weight_bytes = std::max(all.weight_bytes, part.weight_bytes);

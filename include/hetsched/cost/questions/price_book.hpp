@@ -40,7 +40,7 @@ struct booked_updates {
 /// answer is checked and kept. Placements are numbered in the order in which they are asked for.
 /// What is not const may ask, so it is not for several threads at once: read what parallel parts of a search need before they
 /// begin. Planners that are given one book, one after the other, share the answers.
-/// Memory, for P placements, C classes of them, L layers and B kinds of boundaries: 64 P L bytes for additive models, 32 P L^2
+/// Memory, for P placements, C classes of them, L layers and B kinds of boundaries: 80 P L bytes for additive models, 40 P L^2
 /// for others, 16 C^2 B for transfers, as far as they were asked for.
 class price_book {
  public:
@@ -88,6 +88,15 @@ class price_book {
     if (cell < row.size() && row[cell]) return *row[cell];
     return ask_transfer(boundary, from, to, near);
   }
+
+  /// What sums of gradients make of prices of one pipeline that does the whole batch where several do it.
+  struct sums_spared {
+    double seconds = 0;  ///< by which an iteration may be shorter at the most: those of all layers, each where they take longest
+    double share = 0;    ///< the same of any work
+  };
+  /// A path through an iteration has each stage's backward no more often than its pipeline has microbatches.
+  /// Throws: as stage.
+  [[nodiscard]] sums_spared most_spared();
 
   [[nodiscard]] const booked_updates& updates(int p) {
     if (at(updates_, p).layers.empty()) ask_updates(p);

@@ -137,4 +137,27 @@ HETSCHED_INLINE void price_book::ask_updates(int p) {
   at(updates_, p) = std::move(answers);
 }
 
+HETSCHED_INLINE price_book::sums_spared price_book::most_spared() {
+  sums_spared most;
+  std::vector<double> seconds(as_size(layers_));
+  const auto take = [&](const stage_cost& c, double& longest_s) {
+    longest_s = std::max(longest_s, c.sums_s);
+    if (c.total_s() > 0) most.share = std::max(most.share, std::min(1.0, c.sums_s / c.total_s()));
+  };
+  for (int k = 0; k < static_cast<int>(hardware_.subclusters.size()); ++k)
+    for (const auto& mesh : submeshes(at(hardware_.subclusters, k), k)) {
+      const auto offered = placements(mesh);
+      for (const int p : offered) {
+        if (!additive_) {
+          take(stage(p, {0, layers_}), seconds.front());
+          continue;
+        }
+        const auto costs = layers_on(p);
+        for (std::size_t i = 0; i < costs.size(); ++i) take(costs[i], seconds[i]);
+      }
+    }
+  for (const double s : seconds) most.seconds += s;
+  return most;
+}
+
 }  // namespace hetsched

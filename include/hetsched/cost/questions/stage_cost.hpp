@@ -20,6 +20,11 @@ struct stage_cost {
   bytes_t gradient_bytes = 0;    ///< of weight_bytes, the gradients; 0 if not told apart
   bytes_t optimizer_bytes = 0;   ///< of weight_bytes, the optimizer state; 0 if not told apart
   bytes_t temporary_bytes = 0;   ///< held while the stage computes, however many are in flight: of a range, the largest
+  /// Of backward_s, and of weight_backward_s if that is told: adding gradients to those of earlier microbatches, which the first
+  /// one of a pipeline does not, as their mean in a pipeline that does the whole batch. `staged_sums_s`: what takes its place, if
+  /// that is more, where pipelines have several stages. Both are 0 once evaluate has charged what a pipeline adds.
+  double sums_s = 0;
+  double staged_sums_s = 0;
 
   [[nodiscard]] constexpr double total_s() const { return forward_s + backward_s; }
 
@@ -28,6 +33,8 @@ struct stage_cost {
     forward_s += other.forward_s;
     backward_s += other.backward_s;
     weight_backward_s += other.weight_backward_s;
+    sums_s += other.sums_s;
+    staged_sums_s += other.staged_sums_s;
     weight_bytes = checked_add(weight_bytes, other.weight_bytes);
     activation_bytes = checked_add(activation_bytes, other.activation_bytes);
     gradient_bytes = checked_add(gradient_bytes, other.gradient_bytes);
@@ -37,6 +44,19 @@ struct stage_cost {
   }
   friend constexpr bool operator==(const stage_cost&, const stage_cost&) = default;
 };
+
+/// Charges a stage with what a pipeline of so many of the batch's microbatches adds up: all of them but the first one do.
+/// Requires: 1 <= microbatches <= of_batch.
+constexpr void charge_sums(stage_cost& c, double microbatches, double of_batch, bool several_stages) {
+  if (c.sums_s > 0 || c.staged_sums_s > 0) {
+    const double all = several_stages && c.staged_sums_s > c.sums_s ? c.staged_sums_s : c.sums_s;
+    const double own = of_batch > microbatches ? (1 - 1 / microbatches) / (1 - 1 / of_batch) : 1;
+    const double more = all * own - c.sums_s;
+    c.backward_s = c.backward_s + more > 0 ? c.backward_s + more : 0;
+    if (c.weight_backward_s > 0) c.weight_backward_s = c.weight_backward_s + more > 0 ? c.weight_backward_s + more : 0;
+  }
+  c.sums_s = c.staged_sums_s = 0;
+}
 
 /// Parameters that one layer owns and another holds a copy of, as a tied embedding: a stage that has both layers holds them once,
 /// and stages that have one each add up their gradients once per iteration.

@@ -4,8 +4,16 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
+#include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/device_group.hpp>
+#include <hetsched/cluster/submesh.hpp>
+#include <hetsched/core/layer_range.hpp>
+#include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/schedule/builders/named.hpp>
@@ -16,6 +24,84 @@ namespace hetsched::detail {
 inline void move_layers(pipeline_plan& line, std::size_t i, int layers) {
   line.stages[i].layers.last += layers;
   line.stages[i + 1].layers.first += layers;
+}
+
+/// The devices of two groups as one, if these are alike, follow each other, and have a shape together that stages may take:
+/// on one node, or of whole nodes.
+[[nodiscard]] inline std::optional<device_group> joined_devices(const cluster& hardware, const device_group& a,
+                                                                const device_group& b) {
+  const auto& first = a.first_device < b.first_device ? a : b;
+  const auto& second = a.first_device < b.first_device ? b : a;
+  const int on_node = subcluster_of(hardware, a.mesh).devices_per_node, count = a.mesh.device_count();
+  if (!(a.mesh == b.mesh) || second.first_device != first.first_device + count) return std::nullopt;
+  auto both = first;
+  if (a.mesh.devices_per_node == on_node)
+    both.mesh.nodes *= 2;
+  else if (a.mesh.nodes == 1 && first.first_device / on_node == (second.first_device + count - 1) / on_node)
+    both.mesh.devices_per_node *= 2;
+  else
+    return std::nullopt;
+  return both;
+}
+
+/// Calls next(plan) with every plan that differs from an evaluated one by the placement of a stage on its devices, or by two
+/// stages in a row on alike devices that have become one, until it returns true; returns whether it has.
+template <class Next>
+[[nodiscard]] bool any_regrouped(const cluster& hardware, const costs_by_size& costs_for, const plan& p, Next&& next) {
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto& line = p.pipelines[l];
+    if (line.schedule.actions) continue;
+    const any_cost_model costs = costs_for(line.microbatch_size);
+    const auto on = [&](std::size_t i, const device_group& where, layer_range layers, std::size_t stages) {
+      for (const auto& q : costs.placements(where.mesh)) {
+        if (q.recompute != line.stages[i].recompute || (stages == 1 && q == line.stages[i].where())) continue;
+        auto other = p;
+        other.gradient_sync.clear();
+        other.pipelines[l].boundaries.clear();
+        other.pipelines[l].copy_sync.clear();
+        auto& changed = other.pipelines[l].stages;
+        changed[i] = {.layers = layers,
+                      .devices = {where},
+                      .degrees = q.degrees,
+                      .recompute = q.recompute,
+                      .zero = q.zero,
+                      .warmup = line.stages[i].warmup};
+        changed.erase(changed.begin() + static_cast<std::ptrdiff_t>(i + 1),
+                      changed.begin() + static_cast<std::ptrdiff_t>(i + stages));
+        if (next(std::move(other))) return true;
+      }
+      return false;
+    };
+    const auto is_plain = [](const stage_plan& s) { return s.devices.size() == 1 && s.shares == axis_shares{}; };
+    for (std::size_t i = 0; i < line.stages.size(); ++i) {
+      const auto& s = line.stages[i];
+      if (!is_plain(s)) continue;
+      if (i + 1 < line.stages.size() && is_plain(line.stages[i + 1])) {
+        const auto& after = line.stages[i + 1];
+        const auto both = joined_devices(hardware, s.devices.front(), after.devices.front());
+        if (both && on(i, *both, {s.layers.first, after.layers.last}, 2)) return true;
+      }
+      if (on(i, s.devices.front(), s.layers, 1)) return true;
+    }
+  }
+  return false;
+}
+
+/// Calls next(plan) with every plan that differs from an evaluated one by the rule of its warm-ups, until it returns true;
+/// returns whether it has.
+template <class Next>
+[[nodiscard]] bool any_rule(const plan& p, Next&& next) {
+  for (const std::string_view name : {"1f1b", "eager_1f1b", "h1f1b", "exact_1f1b", "virtual_1f1b"}) {
+    auto other = p;
+    bool warms = true;
+    for (auto& line : other.pipelines) {
+      warms = warms && !line.schedule.actions && has_warmups(line.schedule.name);
+      line.schedule = {.name = std::string(name)};
+      for (auto& s : line.stages) s.warmup = 0;
+    }
+    if (warms && next(std::move(other))) return true;
+  }
+  return false;
 }
 
 /// Calls next(plan) with every plan that differs from an evaluated one by a layer that has gone to a neighbouring stage or across

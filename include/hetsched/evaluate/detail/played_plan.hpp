@@ -313,6 +313,7 @@ struct priced_parts {
       validate(now.cost.overheads[k]);
     }
     s.cost = now.cost.slowest;
+    charge_sums(s.cost, line.microbatches, static_cast<double>(sample_count(p)) / line.microbatch_size, line.stages.size() > 1);
     s.update_s = update_of_parts(costs_for, s.layers, now.parts);
     for (auto& o : now.cost.overheads) {
       if (is_of_one_device(p)) o = alone(o);

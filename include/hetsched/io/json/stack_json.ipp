@@ -29,7 +29,8 @@ inline constexpr state_key state_keys[] = {{"weight_bytes", &training_memory::we
                                            {"sharded_weight_bytes", &training_memory::sharded_weight_bytes},
                                            {"working_bytes", &training_memory::working_bytes},
                                            {"working_part_bytes", &training_memory::working_part_bytes},
-                                           {"accumulation_bytes", &training_memory::accumulation_bytes}};
+                                           {"accumulation_bytes", &training_memory::accumulation_bytes},
+                                           {"staged_accumulation_bytes", &training_memory::staged_accumulation_bytes}};
 
 struct precision_key {
   const char* name;
@@ -111,7 +112,7 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
   for (const auto& key : precision_keys)
     if (const auto state = value.find(key.name)) {
       state->object({state_keys[0].name, state_keys[1].name, state_keys[2].name, state_keys[3].name, state_keys[4].name,
-                     state_keys[5].name, state_keys[6].name, state_keys[7].name});
+                     state_keys[5].name, state_keys[6].name, state_keys[7].name, state_keys[8].name});
       for (const auto& part : state_keys)
         if (const auto bytes = state->find(part.name)) s.*key.state.*part.bytes = bytes->count(0, 1000);
       if (state->find("working_bytes") && !state->find("working_part_bytes")) (s.*key.state).working_part_bytes = 0;
@@ -143,8 +144,9 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
     if (!value.find("sends")) s.sends = known->sends;
     if (!value.find("products")) s.fp8_products = known->fp8_products;
     for (const auto& key : precision_keys)
-      if (const auto state = value.find(key.name); !state || !state->find("accumulation_bytes"))
-        (s.*key.state).accumulation_bytes = (*known.*key.state).accumulation_bytes;
+      for (const auto& sums : {state_keys[7], state_keys[8]})
+        if (const auto state = value.find(key.name); !state || !state->find(sums.name))
+          s.*key.state.*sums.bytes = *known.*key.state.*sums.bytes;
     if (s.name == training_stack{}.name)  // once it was priced without what it gathers ahead
       for (const auto& key : precision_keys)
         if (auto& m = s.*key.state; m.working_bytes == m.weight_bytes && m.working_part_bytes == 0) {

@@ -128,7 +128,8 @@ class parallel_costs {
       }
       const double tensor_s =
           among_parts_s(parts, ranks, static_cast<double>(l.tensor_reduce_bytes) * static_cast<double>(batch));
-      all.slowest += seconds(l, mode, slowest, tensor_s, tensor_s, static_cast<double>(held_in(i, layers)), true);
+      const auto whole = static_cast<double>(held_in(i, layers));
+      all.slowest += seconds(l, mode, slowest, tensor_s, tensor_s, {.whole = whole, .own = whole, .one_by_one = true});
     }
     for (const auto& p : all.parts) {
       all.slowest.weight_bytes = std::max(all.slowest.weight_bytes, p.weight_bytes);
@@ -170,10 +171,15 @@ class parallel_costs {
   // Behind so much backward of the last microbatch.
   [[nodiscard]] double update_behind(layer_range layers, const placement& where, double backward_s) const;
 
-  // Seconds of a layer. there_s, back_s: of its collectives in forward and backward. parameters: whose gradients the device adds
-  // to those of earlier microbatches; one_by_one: with a kernel for each tensor.
+  // Those whose gradients a device adds to those of earlier microbatches: what ZeRO leaves of them, and all that it computes.
+  struct summed_parameters {
+    double whole = 0, own = 0;
+    bool one_by_one = false;  // own ones with a kernel for each tensor, as whole ones are
+  };
+
+  // Seconds of a layer. there_s, back_s: of its collectives in forward and backward.
   [[nodiscard]] stage_cost seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute, double there_s,
-                                   double back_s, double parameters, bool one_by_one) const;
+                                   double back_s, const summed_parameters& summed) const;
 
   // What a tensor rank holds of a layer: that of one slice, and as much more for every other as makes the whole.
   [[nodiscard]] stage_cost sliced_memory(int index, std::int64_t parameters, recomputation mode, std::int64_t samples, int own,

@@ -85,8 +85,9 @@ HETSCHED_INLINE stage_cost parallel_costs::layer(int index, const placement& whe
   const auto [dense, experts] = on_device(held(l), l.expert_parameters, d);
   // From ZeRO stage 2 on sums are of the device's shard, which is in one piece.
   const int copies = where.zero >= 2 ? static_cast<int>(replicas(d)) : 1;
-  stage_cost cost = seconds(l, where.recompute, compute, tensor_s + context_s + expert_s, tensor_s + 2 * context_s + expert_s,
-                            dense / copies + experts / std::max(1, copies / d.expert), where.zero < 2);
+  stage_cost cost = seconds(
+      l, where.recompute, compute, tensor_s + context_s + expert_s, tensor_s + 2 * context_s + expert_s,
+      {.whole = dense + experts, .own = dense / copies + experts / std::max(1, copies / d.expert), .one_by_one = where.zero < 2});
   if (where.zero >= 2) {
     const double gather_s = where.zero == 3 ? among_replicas_s(where, 1, dense, experts, state.weight_bytes) : 0;
     const double reduce_s = among_replicas_s(where, 1, dense, experts, state.reduced_bytes);
@@ -119,15 +120,20 @@ HETSCHED_INLINE double parallel_costs::update_behind(layer_range layers, const p
 }
 
 HETSCHED_INLINE stage_cost parallel_costs::seconds(const hetsched::layer& l, recomputation mode, const layer_compute& compute,
-                                                   double there_s, double back_s, double parameters, bool one_by_one) const {
+                                                   double there_s, double back_s, const summed_parameters& summed) const {
   stage_cost cost;
   // Each microbatch counts as their mean: of m the first one adds to nothing. A stage then computes as long as it does in all.
   const double later = options_.batch > 0 ? std::max(0.0, 1 - 1.0 * options_.microbatch_size / options_.batch) : 1;
-  double added_s = 0;
-  if (options_.memory.accumulation_bytes > 0) {
-    added_s = std::max(0.0, options_.memory.accumulation_bytes * parameters * compute.byte_s - compute.hidden_s);
-    if (one_by_one) added_s = std::max(added_s, compute.host_s - compute.backward_s);
-    added_s *= later;
+  const auto added_s = [&](int bytes, double parameters, bool one_by_one) {
+    if (bytes == 0) return 0.0;
+    const double own_s = std::max(0.0, bytes * parameters * compute.byte_s - compute.hidden_s);
+    return later * (one_by_one ? std::max(own_s, compute.host_s - compute.backward_s) : own_s);
+  };
+  cost.sums_s = added_s(options_.memory.accumulation_bytes, summed.own, summed.one_by_one);
+  // A sum over stages counts what is less, so that it stays a bound on both.
+  if (const int staged = options_.memory.staged_accumulation_bytes; staged > 0) {
+    cost.staged_sums_s = added_s(staged, summed.whole, true);
+    cost.sums_s = std::min(cost.sums_s, cost.staged_sums_s);
   }
   cost.forward_s = compute.forward_s + compute.overhead_s + there_s;
   cost.weight_backward_s = compute.weight_backward_s;
@@ -136,8 +142,8 @@ HETSCHED_INLINE stage_cost parallel_costs::seconds(const hetsched::layer& l, rec
     cost.backward_s += cost.forward_s;
   else if (mode != recomputation::none)
     cost.backward_s += compute.selective_s + (l.recomputable ? (1 - options_.activations.selective_kept) * compute.forward_s : 0);
-  cost.backward_s += added_s;
-  if (compute.weight_backward_s > 0) cost.weight_backward_s += added_s;
+  cost.backward_s += cost.sums_s;
+  if (compute.weight_backward_s > 0) cost.weight_backward_s += cost.sums_s;
   return cost;
 }
 
