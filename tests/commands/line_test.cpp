@@ -14,6 +14,9 @@
 #include <doctest/doctest.h>
 
 #include "../../examples/commands/command.hpp"
+#include "../../examples/commands/line/completion.hpp"
+#include "../../examples/commands/line/help.hpp"
+#include "../../examples/commands/line/manual.hpp"
 #include "../../examples/commands/names.hpp"
 #include "../../examples/commands/version.hpp"
 #include "workplace.hpp"

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <limits>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
 #include <hetsched/spmd/detail/program_space.hpp>
 #include <hetsched/spmd/detail/shares.hpp>
@@ -216,6 +218,107 @@ namespace detail {
   return spmd::solution{std::move(steps), std::move(shares), seconds, 0};
 }
 
+// The search for a program that fits, by prices of holding tensors. It keeps the best one, and until there is one what the
+// nearest holds.
+class fit_search {
+ public:
+  fit_search(const spmd::problem& problem, const std::vector<double>& capacity, double parameter_bytes,
+             const synthesis_options& options, spmd::fit& fit)
+      : problem_(problem),
+        capacity_(capacity),
+        parameter_bytes_(parameter_bytes),
+        options_(options),
+        fit_(fit),
+        priced_(problem) {}
+
+  /// Takes a program if it fits and is better; returns whether it fits.
+  bool take(const spmd::program& steps, const std::vector<double>& shares) {
+    auto found = within(problem_, steps, shares, capacity_, parameter_bytes_);
+    const auto memory = unchecked::memory_of(problem_, steps, parameter_bytes_);
+    if (found) {
+      if (fit_.solution && fit_.solution->seconds <= found->seconds) return true;
+      fit_.bytes.clear();
+      for (const double share : found->shares) fit_.bytes.push_back(memory.at(share));
+      fit_.solution = std::move(found);
+      fit_.solution->bound = fit_.bound;
+      return true;
+    }
+    if (!fit_.solution) note_nearest(memory);
+    return false;
+  }
+
+  /// Raises the price until programs fit, then looks for how much of the graph needs it. `fastest_s`: of the fastest program.
+  void price_memory(double fastest_s) {
+    double all_bytes = 0;
+    int forward = 0;
+    for (int i = 0; i < problem_.graph.size(); ++i) {
+      all_bytes += tensor_bytes(problem_.graph, i);
+      if (problem_.graph.at(i).gradient_of < 0) forward = i + 1;
+    }
+    constexpr int most_raised = 12, halvings = 8;
+    double high = 1e-3 * fastest_s / all_bytes;
+    int raised = 0;
+    while (!fits_at(high, high, forward) && raised < most_raised) {
+      high *= 8;
+      ++raised;
+    }
+    if (raised == most_raised && !fit_.solution) return;
+    for (const double low : {0.0, high / 8}) {
+      int fits = forward, lacks = 0;
+      for (int halved = 0; halved < halvings && fits - lacks > 1; ++halved) {
+        const int middle = (fits + lacks) / 2;
+        (fits_at(low, high, middle) ? fits : lacks) = middle;
+      }
+    }
+  }
+
+ private:
+  void note_nearest(const program_memory& memory) {
+    const auto by_room = shares_by_room(problem_, capacity_);
+    double most = 0;
+    std::vector<double> bytes;
+    for (std::size_t k = 0; k < capacity_.size(); ++k) {
+      bytes.push_back(memory.at(by_room[k]));
+      most = std::max(most, bytes.back() / capacity_[k]);
+    }
+    if (!(most < nearest_)) return;
+    nearest_ = most;
+    fit_.bytes = std::move(bytes);
+  }
+
+  // Whether a program fits where holding has the high price up to a node and what belongs to its backward, the low one behind it:
+  // so alike layers need not be computed alike.
+  bool fits_at(double low, double high, int to) {
+    priced_.holding_s.clear();
+    for (int i = 0; i < problem_.graph.size(); ++i) {
+      const auto& n = problem_.graph.at(i);
+      const double per_byte = (n.gradient_of < 0 ? i : n.gradient_of) < to ? high : low;
+      priced_.holding_s.push_back(per_byte * static_cast<double>(elements_of(n.shape)) *
+                                  (is_parameter(n) ? parameter_bytes_ : element_bytes(problem_.graph.format)));
+    }
+    const program_space space(priced_, form_pairs::none, options_.largest_table);
+    bool fits = false;
+    for (const auto& shares : {shares_by_speed(problem_), shares_by_room(problem_, capacity_)}) {
+      const auto prices = prices_in({shares, shares}, problem_, shares_by_speed(problem_));
+      const auto solved = space.solve(prices);
+      if (!std::isfinite(solved.value)) continue;
+      auto steps = space.program(solved.values, prices);
+      const auto best = unchecked::best_shares(unchecked::stages_of(problem_, steps), problem_.kinds, shares);
+      fits = take(steps, best.shares) || fits;
+      fits = take(steps, shares) || fits;
+    }
+    return fits;
+  }
+
+  const spmd::problem& problem_;
+  const std::vector<double>& capacity_;
+  double parameter_bytes_;
+  const synthesis_options& options_;
+  spmd::fit& fit_;
+  spmd::problem priced_;
+  double nearest_ = infinity;  // the fullest device's share of its memory, of the nearest program that does not fit
+};
+
 }  // namespace detail
 
 HETSCHED_INLINE spmd::fit synthesize_within(const spmd::problem& problem, const std::vector<double>& all_capacity,
@@ -243,79 +346,8 @@ HETSCHED_INLINE spmd::fit synthesize_within(const spmd::problem& problem, const 
     if (fits) fit.solution = std::move(fastest);
     return fit;
   }
-  double nearest = std::numeric_limits<double>::infinity();
-  // Takes a program if it fits and is better; returns whether it fits.
-  const auto take = [&](const spmd::program& steps, const std::vector<double>& shares) {
-    auto found = detail::within(problem, steps, shares, capacity, parameter_bytes);
-    const auto memory = detail::unchecked::memory_of(problem, steps, parameter_bytes);
-    if (found) {
-      if (fit.solution && fit.solution->seconds <= found->seconds) return true;
-      fit.bytes.clear();
-      for (const double share : found->shares) fit.bytes.push_back(memory.at(share));
-      fit.solution = std::move(found);
-      fit.solution->bound = fit.bound;
-      return true;
-    }
-    if (fit.solution) return false;
-    const auto by_room = detail::shares_by_room(problem, capacity);
-    double most = 0;
-    std::vector<double> bytes;
-    for (std::size_t k = 0; k < capacity.size(); ++k) {
-      bytes.push_back(memory.at(by_room[k]));
-      most = std::max(most, bytes.back() / capacity[k]);
-    }
-    if (most < nearest) {
-      nearest = most;
-      fit.bytes = std::move(bytes);
-    }
-    return false;
-  };
-  if (take(fastest->program, fastest->shares)) return fit;
-  auto priced = problem;
-  // Holding has the high price up to a node and what belongs to its backward, the low one behind it: so alike layers need not be
-  // computed alike.
-  const auto program_at = [&](double low, double high, int to) {
-    priced.holding_s.clear();
-    for (int i = 0; i < problem.graph.size(); ++i) {
-      const auto& n = problem.graph.at(i);
-      const double per_byte = (n.gradient_of < 0 ? i : n.gradient_of) < to ? high : low;
-      priced.holding_s.push_back(per_byte * static_cast<double>(elements_of(n.shape)) *
-                                 (is_parameter(n) ? parameter_bytes : element_bytes(problem.graph.format)));
-    }
-    const detail::program_space space(priced, detail::form_pairs::none, options.largest_table);
-    bool fits = false;
-    for (const auto& shares : {detail::shares_by_speed(problem), detail::shares_by_room(problem, capacity)}) {
-      const auto prices = detail::prices_in({shares, shares}, problem, detail::shares_by_speed(problem));
-      const auto solved = space.solve(prices);
-      if (!std::isfinite(solved.value)) continue;
-      auto steps = space.program(solved.values, prices);
-      const auto best = detail::unchecked::best_shares(detail::unchecked::stages_of(problem, steps), problem.kinds, shares);
-      fits = take(steps, best.shares) || fits;
-      fits = take(steps, shares) || fits;
-    }
-    return fits;
-  };
-  double all_bytes = 0;
-  int forward = 0;
-  for (int i = 0; i < problem.graph.size(); ++i) {
-    all_bytes += tensor_bytes(problem.graph, i);
-    if (problem.graph.at(i).gradient_of < 0) forward = i + 1;
-  }
-  constexpr int most_raised = 12, halvings = 8;
-  double high = 1e-3 * fastest->seconds / all_bytes;
-  int raised = 0;
-  while (!program_at(high, high, forward) && raised < most_raised) {
-    high *= 8;
-    ++raised;
-  }
-  if (raised == most_raised && !fit.solution) return fit;
-  for (const double low : {0.0, high / 8}) {
-    int fits = forward, lacks = 0;
-    for (int halved = 0; halved < halvings && fits - lacks > 1; ++halved) {
-      const int middle = (fits + lacks) / 2;
-      (program_at(low, high, middle) ? fits : lacks) = middle;
-    }
-  }
+  detail::fit_search search(problem, capacity, parameter_bytes, options, fit);
+  if (!search.take(fastest->program, fastest->shares)) search.price_memory(fastest->seconds);
   return fit;
 }
 

@@ -73,12 +73,19 @@ class min_sum {
     int variable;
     std::vector<int> factors;
   };
+  // Factors that one table holds, and the variables of all of them.
+  struct group {
+    std::vector<int> scope, factors;
+  };
 
   [[nodiscard]] std::size_t size_of(int v) const { return as_size(at(domains_, v)); }
   [[nodiscard]] const placed& factor(int f) const { return at(factors_, f); }
 
   // Eliminates variables, which adds the factors that come of it, and returns of which factors each of them is the sum.
   std::vector<bucket> order(std::size_t largest);
+
+  // Puts each factor to the first group whose table then has no more than so many entries, or to a new one.
+  [[nodiscard]] std::vector<group> grouped(const std::vector<int>& factors, std::size_t largest) const;
 
   // A given table in the order of a scope.
   [[nodiscard]] step copied(const min_sum_factor& f, const std::vector<int>& scope) const;

@@ -147,21 +147,7 @@ HETSCHED_INLINE std::vector<min_sum::bucket> min_sum::order(std::size_t largest)
     for (const int f : buckets_.back().factors)
       for (const int u : factor(f).scope)
         if (u != v) std::erase(touching_at(u), f);
-    std::vector<std::pair<std::vector<int>, std::vector<int>>> groups;  // scopes and factors
-    for (const int f : buckets_.back().factors) {
-      const auto joined = [&](std::pair<std::vector<int>, std::vector<int>>& group) {
-        std::vector<int> both;
-        std::set_union(group.first.begin(), group.first.end(), factor(f).scope.begin(), factor(f).scope.end(),
-                       std::back_inserter(both));
-        double size = 1;
-        for (const int u : both) size *= static_cast<double>(size_of(u));
-        if (size > static_cast<double>(largest)) return false;
-        group.first = std::move(both);
-        group.second.push_back(f);
-        return true;
-      };
-      if (std::none_of(groups.begin(), groups.end(), joined)) groups.push_back({factor(f).scope, {f}});
-    }
+    auto groups = grouped(buckets_.back().factors, largest);
     exact_ = exact_ && groups.size() <= 1;
     for (auto& [scope, members] : groups) {
       std::erase(scope, v);
@@ -176,6 +162,24 @@ HETSCHED_INLINE std::vector<min_sum::bucket> min_sum::order(std::size_t largest)
     }
   }
   return sums;
+}
+
+HETSCHED_INLINE std::vector<min_sum::group> min_sum::grouped(const std::vector<int>& factors, std::size_t largest) const {
+  std::vector<group> groups;
+  for (const int f : factors) {
+    const auto joined = [&](group& g) {
+      std::vector<int> both;
+      std::set_union(g.scope.begin(), g.scope.end(), factor(f).scope.begin(), factor(f).scope.end(), std::back_inserter(both));
+      double size = 1;
+      for (const int u : both) size *= static_cast<double>(size_of(u));
+      if (size > static_cast<double>(largest)) return false;
+      g.scope = std::move(both);
+      g.factors.push_back(f);
+      return true;
+    };
+    if (std::none_of(groups.begin(), groups.end(), joined)) groups.push_back({factor(f).scope, {f}});
+  }
+  return groups;
 }
 
 HETSCHED_INLINE min_sum::step min_sum::copied(const min_sum_factor& f, const std::vector<int>& scope) const {

@@ -4,11 +4,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <map>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/share_master.hpp>
 #include <hetsched/spmd/ratios.hpp>
@@ -92,66 +97,100 @@ HETSCHED_INLINE std::vector<std::int64_t> whole_parts(std::int64_t parts, const 
   return whole;
 }
 
-HETSCHED_INLINE whole_shares round_shares(const spmd::problem& problem, const spmd::program& steps,
-                                          const std::vector<double>& shares) {
-  const auto parts = unchecked::cut_parts(problem.graph);
-  using key = std::pair<int, std::int64_t>;
-  const auto kinds = problem.kinds.size();
-  // Seconds of stages: what is fixed, and what is shared by the parts of one segment and number.
+/// Shares of a program as whole parts: what they are of, what a program takes with them, and which one-part moves help.
+class share_rounding {
+ public:
+  share_rounding(const spmd::problem& problem, const std::vector<double>& shares)
+      : problem_(&problem),
+        shares_(&shares),
+        parts_(unchecked::cut_parts(problem.graph)),
+        stages_{stage{.alone = std::vector<double>(problem.kinds.size())}} {}
+
+  void add(const spmd::instruction& step) {
+    if (step.collective || unchecked::is_exchange(*problem_, step)) {
+      add_communication(step);
+    } else if (!is_leaf(problem_->graph.at(step.node))) {
+      add_computation(step);
+    }
+  }
+
+  /// Moves single parts between kinds of devices, from the largest of one to the least of another, for as long as that helps.
+  [[nodiscard]] whole_shares improved() {
+    const auto kinds = problem_->kinds.size();
+    for (std::size_t k = 0, device = 0; k < kinds; device += as_size(problem_->kinds[k++].count)) first_device_.push_back(device);
+    whole_.seconds = seconds();
+    bool better = true;
+    for (int round = 0; better && round < 100; ++round) {
+      better = false;
+      for (auto& [number, own] : whole_.parts)
+        for (std::size_t from = 0; from < kinds; ++from)
+          for (std::size_t to = 0; to < kinds; ++to)
+            if (from != to && move_one(own, from, to)) better = true;
+    }
+    return std::move(whole_);
+  }
+
+ private:
+  using key = std::pair<int, std::int64_t>;  // a segment, and into how many parts
+  // Seconds: what is fixed, and what is shared by the parts of one key.
   struct stage {
     double fixed = 0, of_largest = 0;  // times the largest share
     std::vector<key> largest{};        // of these
     std::vector<double> alone{};
     std::map<key, std::vector<double>> shared{};
   };
-  const stage empty{.alone = std::vector<double>(kinds)};
-  std::vector<stage> stages{empty};
-  whole_shares whole;
-  const auto use = [&](int node, tensor_form f) {
-    const key of{problem.graph.at(node).segment, at(at(parts, node), f.dimension())};
-    const auto first = shares.begin() + static_cast<std::ptrdiff_t>(problem.first_share(node));
-    if (whole.parts.count(of) == 0)
-      whole.parts.emplace(of,
-                          unchecked::whole_parts(of.second, problem.kinds, {first, first + static_cast<std::ptrdiff_t>(kinds)}));
+
+  // The parts that a node is cut into, which are rounded when they are first asked for.
+  key use(int node, tensor_form f) {
+    const key of{problem_->graph.at(node).segment, at(at(parts_, node), f.dimension())};
+    const auto first = shares_->begin() + static_cast<std::ptrdiff_t>(problem_->first_share(node));
+    if (whole_.parts.count(of) == 0)
+      whole_.parts.emplace(of, unchecked::whole_parts(of.second, problem_->kinds,
+                                                      {first, first + static_cast<std::ptrdiff_t>(problem_->kinds.size())}));
     return of;
-  };
-  for (const auto& step : steps) {
-    const auto& n = problem.graph.at(step.node);
-    if (step.collective || unchecked::is_exchange(problem, step)) {
-      stages.push_back(empty);
-      auto& now = stages.back();
-      const auto how = step.collective ? step.how : spmd::collective::all_to_all;
-      const auto& price = price_of(at(problem.collect, step.node), how);
-      now.fixed = price.fixed_s;
-      now.of_largest = price.slope_s;
-      if (!step.collective)
-        now.largest = {use(step.node, step.rule.result), use(n.inputs[0], step.rule.inputs[0])};
-      else if (step.to.is_cut() || step.from.is_cut())
-        now.largest = {use(step.node, step.to.is_cut() ? step.to : step.from)};
-    } else if (!is_leaf(n)) {
-      std::optional<key> of;
-      if (step.rule.result.is_cut()) of = use(step.node, step.rule.result);
-      for (std::size_t i = 0; i < n.inputs.size(); ++i)
-        if (step.rule.inputs[i].is_cut()) of = use(n.inputs[i], step.rule.inputs[i]);
-      for (std::size_t k = 0; k < kinds; ++k) {
-        const auto& one = problem.compute_of(step.node, k);
-        stages.back().alone[k] += step.rule.shared ? one.fixed_s : one.whole();
-        if (!step.rule.shared || !of) continue;
-        auto& shared = stages.back().shared[*of];
-        shared.resize(kinds);
-        shared[k] += one.slope_s;
-      }
+  }
+
+  void add_communication(const spmd::instruction& step) {
+    const auto& n = problem_->graph.at(step.node);
+    stages_.push_back({.alone = std::vector<double>(problem_->kinds.size())});
+    auto& now = stages_.back();
+    const auto how = step.collective ? step.how : spmd::collective::all_to_all;
+    const auto& price = price_of(at(problem_->collect, step.node), how);
+    now.fixed = price.fixed_s;
+    now.of_largest = price.slope_s;
+    if (!step.collective)
+      now.largest = {use(step.node, step.rule.result), use(n.inputs[0], step.rule.inputs[0])};
+    else if (step.to.is_cut() || step.from.is_cut())
+      now.largest = {use(step.node, step.to.is_cut() ? step.to : step.from)};
+  }
+
+  void add_computation(const spmd::instruction& step) {
+    const auto& n = problem_->graph.at(step.node);
+    const auto kinds = problem_->kinds.size();
+    std::optional<key> of;
+    if (step.rule.result.is_cut()) of = use(step.node, step.rule.result);
+    for (std::size_t i = 0; i < n.inputs.size(); ++i)
+      if (step.rule.inputs[i].is_cut()) of = use(n.inputs[i], step.rule.inputs[i]);
+    for (std::size_t k = 0; k < kinds; ++k) {
+      const auto& one = problem_->compute_of(step.node, k);
+      stages_.back().alone[k] += step.rule.shared ? one.fixed_s : one.whole();
+      if (!step.rule.shared || !of) continue;
+      auto& shared = stages_.back().shared[*of];
+      shared.resize(kinds);
+      shared[k] += one.slope_s;
     }
   }
-  const auto seconds = [&] {
-    const auto share = [&](const key& of, std::size_t device) {
-      return static_cast<double>(whole.parts.at(of)[device]) / static_cast<double>(of.second);
-    };
+
+  [[nodiscard]] double share(const key& of, std::size_t device) const {
+    return static_cast<double>(whole_.parts.at(of)[device]) / static_cast<double>(of.second);
+  }
+
+  [[nodiscard]] double seconds() const {
     double all = 0;
-    for (const auto& s : stages) {
+    for (const auto& s : stages_) {
       double slowest = 0, largest = s.largest.empty() ? 1 : 0;
-      for (std::size_t k = 0, device = 0; k < kinds; ++k)
-        for (int i = 0; i < problem.kinds[k].count; ++i, ++device) {
+      for (std::size_t k = 0, device = 0; k < problem_->kinds.size(); ++k)
+        for (int i = 0; i < problem_->kinds[k].count; ++i, ++device) {
           double own = s.alone[k];
           for (const auto& [of, slopes] : s.shared) own += slopes[k] * share(of, device);
           slowest = std::max(slowest, own);
@@ -160,34 +199,39 @@ HETSCHED_INLINE whole_shares round_shares(const spmd::problem& problem, const sp
       all += s.fixed + slowest + s.of_largest * largest;
     }
     return all;
-  };
-  whole.seconds = seconds();
-  std::vector<std::size_t> first;  // device of a kind
-  for (std::size_t k = 0, device = 0; k < kinds; device += as_size(problem.kinds[k++].count)) first.push_back(device);
-  bool better = true;
-  for (int round = 0; better && round < 100; ++round) {
-    better = false;
-    for (auto& [number, own] : whole.parts)
-      for (std::size_t from = 0; from < kinds; ++from)
-        for (std::size_t to = 0; to < kinds; ++to) {
-          if (from == to) continue;
-          const auto begin = [&](std::size_t k) { return own.begin() + static_cast<std::ptrdiff_t>(first[k]); };
-          const auto most = std::max_element(begin(from), begin(from) + problem.kinds[from].count);
-          const auto least = std::min_element(begin(to), begin(to) + problem.kinds[to].count);
-          if (*most == 0) continue;
-          --*most;
-          ++*least;
-          const double now = seconds();
-          if (now < whole.seconds * (1 - 1e-12)) {
-            whole.seconds = now;
-            better = true;
-          } else {
-            ++*most;
-            --*least;
-          }
-        }
   }
-  return whole;
+
+  // Whether the program is faster by it; else nothing is moved.
+  bool move_one(std::vector<std::int64_t>& own, std::size_t from, std::size_t to) {
+    const auto begin = [&](std::size_t k) { return own.begin() + static_cast<std::ptrdiff_t>(first_device_[k]); };
+    const auto most = std::max_element(begin(from), begin(from) + problem_->kinds[from].count);
+    const auto least = std::min_element(begin(to), begin(to) + problem_->kinds[to].count);
+    if (*most == 0) return false;
+    --*most;
+    ++*least;
+    const double now = seconds();
+    if (now < whole_.seconds * (1 - tolerance::rounding)) {
+      whole_.seconds = now;
+      return true;
+    }
+    ++*most;
+    --*least;
+    return false;
+  }
+
+  const spmd::problem* problem_;
+  const std::vector<double>* shares_;
+  std::vector<std::vector<std::int64_t>> parts_;  // of each node's dimensions
+  std::vector<stage> stages_;
+  std::vector<std::size_t> first_device_;  // of a kind
+  whole_shares whole_;
+};
+
+HETSCHED_INLINE whole_shares round_shares(const spmd::problem& problem, const spmd::program& steps,
+                                          const std::vector<double>& shares) {
+  share_rounding rounding(problem, shares);
+  for (const auto& step : steps) rounding.add(step);
+  return rounding.improved();
 }
 
 }  // namespace hetsched::spmd::detail::unchecked

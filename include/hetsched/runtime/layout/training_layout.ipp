@@ -39,6 +39,69 @@ HETSCHED_INLINE std::vector<double> room_of_ranks(const training_layout& t) {
   return room;
 }
 
+namespace detail {
+
+// `here`: the pipeline, for messages. Its schedule, and that its stages have all layers in order.
+inline void validate_stages(const std::string& here, const pipeline_layout& one, int layers) {
+  const auto stages = as_size(std::max(one.order.stages, 0));
+  if (one.order.ranks < 1 || one.order.directions < 1 || one.order.microbatches < 1 || one.stages.empty() ||
+      one.order.rank_of.size() != stages * as_size(one.order.directions))
+    throw input_error(here + "its schedule is empty");
+  if (is_forward_only(one.order)) throw input_error(here + "its schedule has no backwards: it is one of inference");
+  if (one.stages.size() != stages)
+    throw input_error(here + "layers for " + std::to_string(one.stages.size()) + " stages, but the schedule has " +
+                      std::to_string(stages));
+  for (const int r : one.order.rank_of)
+    if (r < 0 || r >= one.order.ranks) throw input_error(here + "a stage of the schedule lies on no rank");
+  int next = 0;
+  for (const auto& [range, reshard] : one.stages) {
+    if (range.first != next)
+      throw input_error(here + "a stage begins with layer " + std::to_string(range.first) + ", expected " + std::to_string(next));
+    if (range.size() < 1) throw input_error(here + "the stage at layer " + std::to_string(next) + " has no layer");
+    next = range.last;
+  }
+  if (next != layers)
+    throw input_error(here + "its stages end at layer " + std::to_string(next) + ", the model at " + std::to_string(layers));
+  if (one.microbatch_size < 1) throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples");
+  if (!one.groups.empty() && one.groups.size() != as_size(one.order.ranks))
+    throw input_error(here + "groups for " + std::to_string(one.groups.size()) + " ranks of a schedule of " +
+                      std::to_string(one.order.ranks));
+}
+
+// How a stage is shared among its ranks.
+inline void validate_group(const std::string& here, const std::string& stage, const group_layout& group, int microbatch_size) {
+  const auto& d = group.degrees;
+  const auto& points = group.sample_points;
+  if (d.data < 1 || d.context < 1 || d.tensor < 1 || (points.empty() && microbatch_size % d.data != 0))
+    throw input_error(here + "microbatches of " + std::to_string(microbatch_size) + " samples on " + std::to_string(d.data) +
+                      " data ranks");
+  if (d.expert < 1 || d.data % d.expert != 0)
+    throw input_error(here + stage + "shares out experts among " + std::to_string(d.expert) + " of " + std::to_string(d.data) +
+                      " data ranks");
+  const bool rising = std::adjacent_find(points.begin(), points.end(), std::greater_equal<>()) == points.end();
+  if (!points.empty() &&
+      (points.size() != as_size(d.data) + 1 || points.front() != 0 || points.back() != microbatch_size || !rising))
+    throw input_error(here + stage + "shares microbatches of " + std::to_string(microbatch_size) + " samples among " +
+                      std::to_string(d.data) + " data ranks so that not every one has some");
+  const auto add_up = [&](const std::vector<double>& shares, int among, const char* what, const char* axis) {
+    if (shares.empty()) return;
+    const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+    if (shares.size() != as_size(among) || !(std::abs(all - 1) <= 1e-6) || *std::min_element(shares.begin(), shares.end()) < 0)
+      throw input_error(here + stage + "shares its " + what + " among " + std::to_string(among) + " " + axis +
+                        " ranks by numbers that do not add up to 1 for these");
+  };
+  const auto& state = group.state_shares;
+  add_up(state, d.data, "state", "data");
+  add_up(group.tensor_shares, d.tensor, "heads", "tensor");
+  // An expert's state stays with the ranks that have it, whatever the others have room for.
+  if (d.expert > 1 && std::adjacent_find(state.begin(), state.end(), std::not_equal_to<>()) != state.end())
+    throw input_error(here + stage + "has uneven shares of the state of data ranks that share out experts");
+  if (group.zero < 0 || group.zero > 3)
+    throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(group.zero) + ", expected 0 to 3");
+}
+
+}  // namespace detail
+
 HETSCHED_INLINE void validate(const training_layout& t) {
   if (t.layers < 1) throw input_error("a training needs at least one layer");
   if (t.pipelines.empty()) throw input_error("a training needs at least one pipeline");
@@ -47,63 +110,9 @@ HETSCHED_INLINE void validate(const training_layout& t) {
   for (std::size_t p = 0; p < t.pipelines.size(); ++p) {
     const auto& one = t.pipelines[p];
     const auto here = "pipeline " + std::to_string(p) + ": ";
-    const auto stages = as_size(std::max(one.order.stages, 0));
-    if (one.order.ranks < 1 || one.order.directions < 1 || one.order.microbatches < 1 || one.stages.empty() ||
-        one.order.rank_of.size() != stages * as_size(one.order.directions))
-      throw input_error(here + "its schedule is empty");
-    if (is_forward_only(one.order)) throw input_error(here + "its schedule has no backwards: it is one of inference");
-    if (one.stages.size() != stages)
-      throw input_error(here + "layers for " + std::to_string(one.stages.size()) + " stages, but the schedule has " +
-                        std::to_string(stages));
-    for (const int r : one.order.rank_of)
-      if (r < 0 || r >= one.order.ranks) throw input_error(here + "a stage of the schedule lies on no rank");
-    int next = 0;
-    for (const auto& [range, reshard] : one.stages) {
-      if (range.first != next)
-        throw input_error(here + "a stage begins with layer " + std::to_string(range.first) + ", expected " +
-                          std::to_string(next));
-      if (range.size() < 1) throw input_error(here + "the stage at layer " + std::to_string(next) + " has no layer");
-      next = range.last;
-    }
-    if (next != t.layers)
-      throw input_error(here + "its stages end at layer " + std::to_string(next) + ", the model at " + std::to_string(t.layers));
-    if (one.microbatch_size < 1) throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples");
-    if (!one.groups.empty() && one.groups.size() != as_size(one.order.ranks))
-      throw input_error(here + "groups for " + std::to_string(one.groups.size()) + " ranks of a schedule of " +
-                        std::to_string(one.order.ranks));
-    for (int g = 0; g < one.order.ranks; ++g) {
-      const auto& group = one.group(g);
-      const auto& d = group.degrees;
-      const auto& points = group.sample_points;
-      if (d.data < 1 || d.context < 1 || d.tensor < 1 || (points.empty() && one.microbatch_size % d.data != 0))
-        throw input_error(here + "microbatches of " + std::to_string(one.microbatch_size) + " samples on " +
-                          std::to_string(d.data) + " data ranks");
-      const auto stage = "stage " + std::to_string(g) + " ";
-      if (d.expert < 1 || d.data % d.expert != 0)
-        throw input_error(here + stage + "shares out experts among " + std::to_string(d.expert) + " of " +
-                          std::to_string(d.data) + " data ranks");
-      const bool rising = std::adjacent_find(points.begin(), points.end(), std::greater_equal<>()) == points.end();
-      if (!points.empty() &&
-          (points.size() != as_size(d.data) + 1 || points.front() != 0 || points.back() != one.microbatch_size || !rising))
-        throw input_error(here + stage + "shares microbatches of " + std::to_string(one.microbatch_size) + " samples among " +
-                          std::to_string(d.data) + " data ranks so that not every one has some");
-      const auto add_up = [&](const std::vector<double>& shares, int among, const char* what, const char* axis) {
-        if (shares.empty()) return;
-        const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
-        if (shares.size() != as_size(among) || !(std::abs(all - 1) <= 1e-6) ||
-            *std::min_element(shares.begin(), shares.end()) < 0)
-          throw input_error(here + stage + "shares its " + what + " among " + std::to_string(among) + " " + axis +
-                            " ranks by numbers that do not add up to 1 for these");
-      };
-      const auto& state = group.state_shares;
-      add_up(state, d.data, "state", "data");
-      add_up(group.tensor_shares, d.tensor, "heads", "tensor");
-      // An expert's state stays with the ranks that have it, whatever the others have room for.
-      if (d.expert > 1 && std::adjacent_find(state.begin(), state.end(), std::not_equal_to<>()) != state.end())
-        throw input_error(here + stage + "has uneven shares of the state of data ranks that share out experts");
-      if (group.zero < 0 || group.zero > 3)
-        throw input_error(here + stage + "asks for ZeRO stage " + std::to_string(group.zero) + ", expected 0 to 3");
-    }
+    detail::validate_stages(here, one, t.layers);
+    for (int g = 0; g < one.order.ranks; ++g)
+      detail::validate_group(here, "stage " + std::to_string(g) + " ", one.group(g), one.microbatch_size);
     for (int r = one.first_rank; r < one.first_rank + one.ranks(); ++r) {
       if (r < 0 || r >= ranks || at(pipeline_of, r) >= 0)
         throw input_error(here + "its ranks begin at " + std::to_string(one.first_rank) +

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -16,6 +15,7 @@
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 #include <hetsched/spmd/detail/prices.hpp>
 #include <hetsched/spmd/min_sum.hpp>
@@ -68,108 +68,16 @@ class program_space {
         needed_(needed_nodes(problem)),
         class_of_(problem.graph.nodes.size(), -1),
         variable_(problem.graph.nodes.size(), -1) {
-    const auto parts = unchecked::cut_parts(problem.graph);
-    const int devices = problem.device_count();
-    const auto allowed = [&](int node, tensor_form f) {
-      return !f.is_cut() || at(at(parts, node), f.dimension()) >= std::max(2, devices);
-    };
-    std::vector<int> readers(problem.graph.nodes.size()), linear_readers(readers);
-    const auto read = [&](std::vector<int>& by, int node) { ++at(by, node); };
-    for (int i = 0; i < problem.graph.size(); ++i) {
-      if (!needed(i)) continue;
-      const auto& n = problem.graph.at(i);
-      for (const int j : n.inputs) read(readers, j);
-      for (const auto& set : n.linear)
-        for (const int input : set) read(linear_readers, at(n.inputs, input));
-    }
-    // Weights that are read cut in two ways need their gradient in both.
-    for (const auto& [parameter, gradient] : problem.goal.gradients) at(readers, gradient) += at(readers, parameter);
-    for (const int node : problem.goal.whole) ++at(readers, node);
-    std::vector<std::vector<spmd::rule>> rules(problem.graph.nodes.size());
-    std::vector<tensor_forms> of_use(problem.graph.nodes.size(), tensor_forms{tensor_form::whole()});
-    for (int i = 0; i < problem.graph.size(); ++i) {
-      const auto& n = problem.graph.at(i);
-      if (!needed(i) || is_leaf(n)) continue;
-      auto& own = at(rules, i);
-      own = unchecked::rules_of(n);
-      std::erase_if(own, [&](const spmd::rule& rule) {
-        bool possible = allowed(i, rule.result);
-        for (std::size_t k = 0; k < n.inputs.size(); ++k) possible = possible && allowed(n.inputs[k], rule.inputs[k]);
-        return !possible;
-      });
-      for (const auto& rule : own)
-        for (std::size_t k = 0; k < n.inputs.size(); ++k) {
-          auto& forms = at(of_use, n.inputs[k]);
-          forms = forms | tensor_forms{rule.inputs[k]};
-        }
-    }
-    const auto end = [&](int node, int as) {
-      auto& forms = at(of_use, node);
-      for (const auto f : all_forms(as))
-        if (allowed(node, f)) forms = forms | tensor_forms{f};
-    };
-    if (problem.goal.loss >= 0) end(problem.goal.loss, problem.goal.loss);
-    for (const auto& [parameter, gradient] : problem.goal.gradients) end(gradient, parameter);
-    std::vector<int> domains;
-    std::vector<min_sum_factor> factors;
-    std::map<std::vector<double>, int> known;
-    for (int i = 0; i < problem.graph.size(); ++i) {
-      const auto& n = problem.graph.at(i);
-      const auto at_i = as_size(i);
-      choices_.push_back(
-          choices_of(n, of_use[at_i], rules[at_i], readers[at_i] > 1 ? pairs : form_pairs::none, linear_readers[at_i] > 0));
-      if (!needed(i)) continue;
-      variable_[at_i] = static_cast<int>(domains.size());
-      domains.push_back(static_cast<int>(choices(i).size()));
-      if (is_leaf(n)) continue;
-      const auto [found, fresh] = known.emplace(look_of(i, rules[at_i]), static_cast<int>(classes_.size()));
-      if (fresh) classes_.push_back({i, std::move(rules[at_i])});
-      class_of_[at_i] = found->second;
-      min_sum_factor f{.variables = {}, .table = found->second};
-      for (const int j : distinct_inputs(n)) f.variables.push_back(at(variable_, j));
-      f.variables.push_back(variable_[at_i]);
-      double entries = 1;
-      for (const int v : f.variables) entries *= at(domains, v);
-      if (entries > most_entries)
-        throw input_error("operator " + n.name + " (" + n.op + ") and what it reads have " +
-                          hetsched::detail::number_text(entries) + " ways to lie on devices together, expected at most 2^28");
-      factors.push_back(std::move(f));
-    }
-    // Whatever part of a parameter a device has, it needs that part of the gradient.
-    std::map<std::vector<double>, int> known_goals;
-    for (const auto& [parameter, gradient] : problem.goal.gradients) {
-      std::vector<double> look;
-      for (const int i : {parameter, gradient}) add_choices(look, i);
-      const auto [found, fresh] = known_goals.emplace(std::move(look), static_cast<int>(classes_.size() + goals_.size()));
-      if (fresh) {
-        goals_.emplace_back();
-        for (const auto& p : choices(parameter))
-          for (const auto& g : choices(gradient))
-            goals_.back().push_back(gives_all(gradient, g, p) ? 0 : std::numeric_limits<double>::infinity());
-      }
-      factors.push_back({.variables = {at(variable_, parameter), at(variable_, gradient)}, .table = found->second});
-    }
-    for (const int node : problem.goal.whole) {
-      factors.push_back({.variables = {at(variable_, node)}, .table = static_cast<int>(classes_.size() + goals_.size())});
-      goals_.emplace_back();
-      for (const auto& forms : choices(node))
-        goals_.back().push_back(forms.has(tensor_form::whole()) ? 0 : std::numeric_limits<double>::infinity());
-    }
-    // What memory costs, where it has a price.
-    std::map<std::vector<double>, int> known_prices;
-    for (int i = 0; i < problem.graph.size() && !problem.holding_s.empty(); ++i) {
-      const double whole_s = at(problem.holding_s, i);
-      if (!needed(i) || whole_s == 0) continue;
-      std::vector<double> table;
-      for (const auto& forms : choices(i)) {
-        const int cuts = std::popcount(forms.bits() >> 2);
-        table.push_back(whole_s * (forms.count() - cuts) + whole_s * cuts / devices);
-      }
-      const auto [found, fresh] = known_prices.emplace(table, static_cast<int>(classes_.size() + goals_.size()));
-      if (fresh) goals_.push_back(std::move(table));
-      factors.push_back({.variables = {at(variable_, i)}, .table = found->second});
-    }
-    search_.emplace(std::move(domains), factors, largest_table);
+    draft all{.parts = unchecked::cut_parts(problem.graph),
+              .of_use = std::vector<tensor_forms>(problem.graph.nodes.size(), tensor_forms{tensor_form::whole()}),
+              .domains = {},
+              .factors = {}};
+    auto rules = find_rules(all);
+    const auto readers = readers_of();
+    add_operators(all, rules, readers, pairs);
+    add_goals(all);
+    add_holding(all);
+    search_.emplace(std::move(all.domains), all.factors, largest_table);
   }
 
   [[nodiscard]] const spmd::problem& problem() const { return *problem_; }
@@ -226,7 +134,7 @@ class program_space {
       if (!needed(i) || is_leaf(n)) continue;
       const auto& price = at(prices, i);
       const spmd::rule* best = nullptr;
-      double least = std::numeric_limits<double>::infinity();
+      double least = infinity;
       for (const auto& rule : rules(i)) {
         bool possible = true;
         for (std::size_t k = 0; k < n.inputs.size(); ++k) possible = possible && choice(n.inputs[k]).gives(rule.inputs[k]);
@@ -251,6 +159,133 @@ class program_space {
   }
 
  private:
+  // What the search is made of, as it comes together.
+  struct draft {
+    std::vector<std::vector<std::int64_t>> parts;  // of each node's dimensions
+    std::vector<tensor_forms> of_use;              // by node: in which somebody reads it
+    std::vector<int> domains;
+    std::vector<min_sum_factor> factors;
+  };
+  struct reader_counts {
+    std::vector<int> all, linear;  // by node
+  };
+
+  [[nodiscard]] bool allowed(const draft& all, int node, tensor_form f) const {
+    return !f.is_cut() || at(at(all.parts, node), f.dimension()) >= std::max(2, problem_->device_count());
+  }
+
+  // The rules of each node that its parts are enough for. What they and the goals read is noted.
+  [[nodiscard]] std::vector<std::vector<spmd::rule>> find_rules(draft& all) const {
+    const auto& graph = problem_->graph;
+    std::vector<std::vector<spmd::rule>> rules(graph.nodes.size());
+    for (int i = 0; i < graph.size(); ++i) {
+      const auto& n = graph.at(i);
+      if (!needed(i) || is_leaf(n)) continue;
+      auto& own = at(rules, i);
+      own = unchecked::rules_of(n);
+      std::erase_if(own, [&](const spmd::rule& rule) {
+        bool possible = allowed(all, i, rule.result);
+        for (std::size_t k = 0; k < n.inputs.size(); ++k) possible = possible && allowed(all, n.inputs[k], rule.inputs[k]);
+        return !possible;
+      });
+      for (const auto& rule : own)
+        for (std::size_t k = 0; k < n.inputs.size(); ++k) {
+          auto& forms = at(all.of_use, n.inputs[k]);
+          forms = forms | tensor_forms{rule.inputs[k]};
+        }
+    }
+    const auto end = [&](int node, int as) {
+      auto& forms = at(all.of_use, node);
+      for (const auto f : all_forms(as))
+        if (allowed(all, node, f)) forms = forms | tensor_forms{f};
+    };
+    if (problem_->goal.loss >= 0) end(problem_->goal.loss, problem_->goal.loss);
+    for (const auto& [parameter, gradient] : problem_->goal.gradients) end(gradient, parameter);
+    return rules;
+  }
+
+  [[nodiscard]] reader_counts readers_of() const {
+    const auto& graph = problem_->graph;
+    reader_counts readers{std::vector<int>(graph.nodes.size()), std::vector<int>(graph.nodes.size())};
+    for (int i = 0; i < graph.size(); ++i) {
+      if (!needed(i)) continue;
+      const auto& n = graph.at(i);
+      for (const int j : n.inputs) ++at(readers.all, j);
+      for (const auto& set : n.linear)
+        for (const int input : set) ++at(readers.linear, at(n.inputs, input));
+    }
+    // Weights that are read cut in two ways need their gradient in both.
+    for (const auto& [parameter, gradient] : problem_->goal.gradients) at(readers.all, gradient) += at(readers.all, parameter);
+    for (const int node : problem_->goal.whole) ++at(readers.all, node);
+    return readers;
+  }
+
+  // The choices of each node, and a factor for each operator. Takes the rules.
+  void add_operators(draft& all, std::vector<std::vector<spmd::rule>>& rules, const reader_counts& readers, form_pairs pairs) {
+    std::map<std::vector<double>, int> known;
+    for (int i = 0; i < problem_->graph.size(); ++i) {
+      const auto& n = problem_->graph.at(i);
+      const auto at_i = as_size(i);
+      choices_.push_back(choices_of(n, all.of_use[at_i], rules[at_i], readers.all[at_i] > 1 ? pairs : form_pairs::none,
+                                    readers.linear[at_i] > 0));
+      if (!needed(i)) continue;
+      variable_[at_i] = static_cast<int>(all.domains.size());
+      all.domains.push_back(static_cast<int>(choices(i).size()));
+      if (is_leaf(n)) continue;
+      const auto [found, fresh] = known.emplace(look_of(i, rules[at_i]), static_cast<int>(classes_.size()));
+      if (fresh) classes_.push_back({i, std::move(rules[at_i])});
+      class_of_[at_i] = found->second;
+      min_sum_factor f{.variables = {}, .table = found->second};
+      for (const int j : distinct_inputs(n)) f.variables.push_back(at(variable_, j));
+      f.variables.push_back(variable_[at_i]);
+      double entries = 1;
+      for (const int v : f.variables) entries *= at(all.domains, v);
+      if (entries > most_entries)
+        throw input_error("operator " + n.name + " (" + n.op + ") and what it reads have " +
+                          hetsched::detail::number_text(entries) + " ways to lie on devices together, expected at most 2^28");
+      all.factors.push_back(std::move(f));
+    }
+  }
+
+  // Whatever part of a parameter a device has, it needs that part of the gradient; and what is to be whole in the end is.
+  void add_goals(draft& all) {
+    std::map<std::vector<double>, int> known;
+    for (const auto& [parameter, gradient] : problem_->goal.gradients) {
+      std::vector<double> look;
+      for (const int i : {parameter, gradient}) add_choices(look, i);
+      const auto [found, fresh] = known.emplace(std::move(look), static_cast<int>(classes_.size() + goals_.size()));
+      if (fresh) {
+        goals_.emplace_back();
+        for (const auto& p : choices(parameter))
+          for (const auto& g : choices(gradient)) goals_.back().push_back(gives_all(gradient, g, p) ? 0 : infinity);
+      }
+      all.factors.push_back({.variables = {at(variable_, parameter), at(variable_, gradient)}, .table = found->second});
+    }
+    for (const int node : problem_->goal.whole) {
+      all.factors.push_back({.variables = {at(variable_, node)}, .table = static_cast<int>(classes_.size() + goals_.size())});
+      goals_.emplace_back();
+      for (const auto& forms : choices(node)) goals_.back().push_back(forms.has(tensor_form::whole()) ? 0 : infinity);
+    }
+  }
+
+  // What memory costs, where it has a price.
+  void add_holding(draft& all) {
+    const int devices = problem_->device_count();
+    std::map<std::vector<double>, int> known;
+    for (int i = 0; i < problem_->graph.size() && !problem_->holding_s.empty(); ++i) {
+      const double whole_s = at(problem_->holding_s, i);
+      if (!needed(i) || whole_s == 0) continue;
+      std::vector<double> table;
+      for (const auto& forms : choices(i)) {
+        const int cuts = std::popcount(forms.bits() >> 2);
+        table.push_back(whole_s * (forms.count() - cuts) + whole_s * cuts / devices);
+      }
+      const auto [found, fresh] = known.emplace(table, static_cast<int>(classes_.size() + goals_.size()));
+      if (fresh) goals_.push_back(std::move(table));
+      all.factors.push_back({.variables = {at(variable_, i)}, .table = found->second});
+    }
+  }
+
   static constexpr double most_entries = 1 << 28;  // of the table of an operator: 2 GiB
 
   struct change {
@@ -373,7 +408,7 @@ class program_space {
   [[nodiscard]] double seconds_to(tensor_form produced, tensor_forms forms, const node_price& price) const {
     if (forms == tensor_forms{produced}) return 0;
     const auto step = step_to(produced, forms, price);
-    return step ? step->seconds : std::numeric_limits<double>::infinity();
+    return step ? step->seconds : infinity;
   }
 
   // What an operator and its collective add, by the choices of its inputs and its own.
@@ -389,7 +424,7 @@ class program_space {
     for (const auto& rule : of.rules)
       for (const auto& forms : own)
         seconds.push_back((rule.shared ? price.shared : price.whole) + seconds_to(rule.result, forms, price));
-    std::vector<double> table(combinations * own.size(), std::numeric_limits<double>::infinity());
+    std::vector<double> table(combinations * own.size(), infinity);
     std::vector<std::size_t> digit(inputs.size());
     for (std::size_t c = 0; c < combinations; ++c) {
       for (std::size_t r = 0; r < of.rules.size(); ++r) {
