@@ -819,6 +819,16 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   auto sent = fastest_with_sends(hardware, costs, plans, sends, options);
   // Plans that are in time with transfers beside computing may be late: then for one that is as much earlier.
   double least_s = infinity;
+  if (!sent && request.deadline_s < infinity) {
+    auto fast = request;
+    fast.objective = plan_objective::iteration;
+    fast.deadline_s = infinity;
+    if (auto fastest = find_plan(hardware, costs, fast, planner)) {
+      fastest->objective = request.objective;
+      plans.push_back(*std::move(fastest));
+      sent = fastest_with_sends(hardware, costs, plans, sends, options);
+    }
+  }
   for (int tries = 0; !sent && request.deadline_s < infinity && tries < 3; ++tries) {
     auto soon = options;
     soon.objective = plan_objective::iteration;
