@@ -718,11 +718,11 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
   for (std::size_t k = 0; k < others.size(); ++k) {
     const auto& other = planner_named(others[k]);
     const double until = begin + (end - begin) * static_cast<double>(k + 1) / static_cast<double>(others.size());
-    const auto ask = [&](int size, bool whole_batch) {
+    const auto ask = [&](int size, bool whole_batch, bool soon) {
       auto problem = problem_of(request, size);
       problem.go_on = [&] { return in_time() && (!request.spent || request.spent() < until); };
       if (!problem.go_on()) return;
-      problem.progress = [&](const search_progress&) { return problem.go_on(); };
+      problem.progress = [&](const search_progress&) { return !soon && problem.go_on(); };
       auto found = whole_batch ? other.of_batch(hardware, costs, request.global_batch, problem, request.how)
                                : other.make(hardware, costs(size), problem, request.how);
       if (!found) return;
@@ -731,9 +731,10 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
       request.met(*found);
     };
     if (other.of_batch && request.microbatch_size == 0)
-      ask(1, true);
-    else
-      for (const int size : sizes) ask(size, false);
+      ask(1, true, false);
+    else  // first plans of all sizes, as small microbatches may take all of the time
+      for (const bool soon : {true, false})
+        for (const int size : sizes) ask(size, false, soon);
   }
 }
 
@@ -818,6 +819,16 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   auto sent = fastest_with_sends(hardware, costs, plans, sends, options);
   // Plans that are in time with transfers beside computing may be late: then for one that is as much earlier.
   double least_s = infinity;
+  if (!sent && request.deadline_s < infinity) {
+    auto fast = request;
+    fast.objective = plan_objective::iteration;
+    fast.deadline_s = infinity;
+    if (auto fastest = find_plan(hardware, costs, fast, planner)) {
+      fastest->objective = request.objective;
+      plans.push_back(*std::move(fastest));
+      sent = fastest_with_sends(hardware, costs, plans, sends, options);
+    }
+  }
   for (int tries = 0; !sent && request.deadline_s < infinity && tries < 3; ++tries) {
     auto soon = options;
     soon.objective = plan_objective::iteration;
