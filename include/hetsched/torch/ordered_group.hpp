@@ -39,7 +39,8 @@ namespace hetsched {
 /// group. Tested on a group of the host's memory that does as NCCL does; no GPU has met it.
 /// Example, of torch's group "cpu:gloo,cuda:nccl":
 ///   torch_ordered_communicator<torch::Tensor, torch_group_communicator<torch::Tensor>> comm(
-///       world->getBackend(c10::DeviceType::CUDA), c10::Device(c10::DeviceType::CUDA, local_rank), {world});
+///       world->getBackend(c10::DeviceType::CUDA), c10::Device(c10::DeviceType::CUDA, local_rank),
+///       torch_group_communicator<torch::Tensor>(world));
 template <class Tensor, control_plane Control>
 class torch_ordered_communicator {
   static_assert((detail::require_tensor<Tensor>(), true));
