@@ -191,7 +191,7 @@ torch_lane() {
     -DCMAKE_PREFIX_PATH="$(build/torch/bin/python -c 'import torch; print(torch.utils.cmake_prefix_path)')" || return
   step "build LibTorch" cmake --build build/libtorch \
     --target hetsched_torch_test train-modules hetsched_torch_verify_interface_header_sets || return
-  tests_of LibTorch "$start" --test-dir build/libtorch -R '^(torch|torch_example|packaging\.(component_torch|torch_headers|no_torch|pkg_config|cps))$'
+  tests_of LibTorch "$start" --test-dir build/libtorch -R '^(torch|torch_example|packaging\.(component_torch|torch_headers|torch_tuple|no_torch|pkg_config|cps))$'
 }
 runs torch && torch_lane
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of threads here; tests/torch/group.py runs processes over torch's Gloo.
+#include <hetsched/torch/ordered_group.hpp>
 #include <hetsched/torch/process_group.hpp>
 
 // Of c10's logging, which has the names of the test's.
@@ -22,6 +23,7 @@
 
 #include "../runtime/communicator/process_planes.hpp"
 #include "../runtime/every_schedule.hpp"
+#include "../runtime/packed_layers.hpp"
 
 using namespace hetsched;
 using namespace hetsched::test;
@@ -114,7 +116,175 @@ void on_groups(int ranks, Body&& body) {
   }
 }
 
+/// Sends and receives as NCCL carries them out: without tags, each rank's one after the other in the order of its calls, a send
+/// when it meets its receive. What does not fit hangs.
+struct strict_office {
+  struct call {
+    bool sends;
+    int peer;
+    at::Tensor message;
+    bool done = false;
+  };
+  explicit strict_office(int ranks) : calls(static_cast<std::size_t>(ranks)) {}
+  void work() {
+    for (bool moved = true; std::exchange(moved, false);)
+      for (std::size_t r = 0; r < calls.size(); ++r) {
+        if (calls[r].empty()) continue;
+        auto& from = *calls[r].front();
+        auto& theirs = calls[static_cast<std::size_t>(from.peer)];
+        if (!from.sends || theirs.empty()) continue;
+        auto& to = *theirs.front();
+        if (to.sends || to.peer != static_cast<int>(r) || to.message.numel() != from.message.numel()) continue;
+        to.message.copy_(from.message);
+        from.done = to.done = moved = true;
+        calls[r].pop_front();
+        theirs.pop_front();
+      }
+  }
+  std::mutex guard;
+  std::vector<std::deque<std::shared_ptr<call>>> calls;  ///< by rank
+  int aborts = 0;
+};
+struct strict_work : c10d::Work {
+  strict_work(strict_office& office, std::shared_ptr<strict_office::call> own) : office_(office), own_(std::move(own)) {}
+  bool isCompleted() override {
+    const std::lock_guard hold(office_.guard);
+    office_.work();
+    return own_->done;
+  }
+  bool wait(std::chrono::milliseconds) override { return true; }
+
+ private:
+  strict_office& office_;
+  std::shared_ptr<strict_office::call> own_;
+};
+struct strict_group : c10d::Backend {
+  strict_group(std::shared_ptr<strict_office> office, int rank, int ranks) : Backend(rank, ranks), office_(std::move(office)) {}
+  const std::string getBackendName() const override { return "nccl"; }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& message, int to, int) override { return add(true, to, message); }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& message, int from, int) override {
+    return add(false, from, message);
+  }
+  void abort() override {
+    const std::lock_guard hold(office_->guard);
+    ++office_->aborts;
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> add(bool sends, int peer, const std::vector<at::Tensor>& message) {
+    const std::lock_guard hold(office_->guard);
+    auto made = std::make_shared<strict_office::call>(strict_office::call{sends, peer, message.at(0)});
+    office_->calls[static_cast<std::size_t>(getRank())].push_back(made);
+    return c10::make_intrusive<strict_work>(*office_, std::move(made));
+  }
+  std::shared_ptr<strict_office> office_;
+};
+
+using by_order = torch_ordered_communicator<plane_tensor, plane>;
+static_assert(communicator<by_order, plane_tensor> && ordered_plane<by_order>);
+
+/// Calls body(comm, office) on so many threads.
+template <class Body>
+void in_order(int ranks, Body&& body) {
+  const auto office = std::make_shared<post_office>();
+  const auto strict = std::make_shared<strict_office>(ranks);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < ranks; ++r)
+    threads.emplace_back([&, r] {
+      body(by_order(c10::make_intrusive<strict_group>(strict, r, ranks), c10::Device(c10::DeviceType::CPU),
+                    plane(c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<thread_group>(office, "asked", r, ranks)))),
+           *strict);
+    });
+  for (auto& t : threads) t.join();
+}
+
 }  // namespace
+
+TEST_CASE("torch group: over one that keeps order, as NCCL, every schedule gives the bits of one device") {
+  for (const int ranks : {2, 4})
+    in_order(ranks, [&](const by_order& comm, strict_office&) {
+      int run = 0;
+      for (const auto& one : schedule_instances(ranks, {3, 8})) {
+        CAPTURE(one.name);
+        CHECK(differences<double>(one, comm.another()) == "");
+        ++run;
+      }
+      CHECK(run > 5);
+    });
+}
+
+TEST_CASE("torch group: over one that keeps order, gradients of data ranks are summed with the bits of threads") {
+  const three_parts net{};
+  auto layout = even_layout(net.layers, schedule_of("1f1b", 2, 4), 4);
+  layout.pipelines[0].groups.assign(2, {.degrees = {.data = 2}});
+  const auto train = [&](auto comm) {
+    auto trainer = make_trainer<matrix<double>>(
+        layout, [&](int l) { return net.make(l); }, &three_parts::shape_after, std::move(comm), sgd{.learning_rate = 0.05});
+    const auto own = trainer.samples();
+    const auto part = [&](const matrix<double>& all) {
+      matrix<double> some(static_cast<std::size_t>(own.size()), all.columns());
+      const auto before = static_cast<std::size_t>(own.first) * all.columns();
+      for (std::size_t k = 0; k < some.rows() * some.columns(); ++k) some.data()[k] = all.data()[before + k];
+      return some;
+    };
+    std::vector<double> losses;
+    for (int step = 0; step < 3; ++step) {
+      std::vector<matrix<double>> inputs, targets;
+      for (int m = 0; m < layout.pipelines[0].order.microbatches; ++m) {
+        const auto [input, target] = toy<double>{}.batch(layout, step, 0, m);
+        inputs.push_back(part(input));
+        targets.push_back(part(target));
+      }
+      losses.push_back(trainer.step(inputs, targets, toy<double>::loss).loss);
+    }
+    return losses;
+  };
+  std::vector<double> expected;
+  using threads = thread_communicator<matrix<double>>;
+  run_on_threads(threads::connect(4), [&](threads& comm) {
+    const auto losses = train(comm);
+    if (comm.rank() == 0) expected = losses;
+  });
+  REQUIRE(expected.size() == 3);
+  in_order(4, [&](const by_order& comm, strict_office&) { CHECK(train(comm) == expected); });
+}
+
+TEST_CASE("torch group: over one that keeps order, posts may have another, and what was not planned ends all") {
+  in_order(2, [](by_order comm, strict_office& strict) {
+    const bool sends = comm.rank() == 0;
+    const int one = comm.open({0, 1, payload::activation, 0, 0}), other = comm.open({0, 1, payload::activation, 0, 1});
+    const auto planned = [&](int channel, int microbatch) {
+      return planned_operation{.channel = channel, .sends = sends, .what = {.microbatch = microbatch}, .bytes = 48};
+    };
+    comm.set_plan({{planned(one, 0)}, {planned(other, 1)}});
+    plane_tensor tensors[2] = {filled(2, 3, sends ? 1 : -1), filled(2, 3, sends ? 10 : -1)};
+    by_order::operation ops[2];
+    const auto post = [&](int channel, int k, int microbatch) {
+      const stamp s{.microbatch = microbatch};
+      sends ? comm.post_send(channel, s, tensors[k], ops[k]) : comm.post_receive(channel, s, tensors[k], ops[k]);
+    };
+    post(other, 1, 1);
+    CHECK(comm.wait(deadline_in(0.01), true) == wait_result::deadline);
+    post(one, 0, 0);
+    REQUIRE(ends_soon(comm, ops[0]));
+    REQUIRE(ends_soon(comm, ops[1]));
+    CHECK(tensors[0] == filled(2, 3, 1));
+    CHECK(tensors[1] == filled(2, 3, 10));
+    meet(comm);
+    if (sends) post(one, 0, 7);
+    CHECK(last_wait(comm) == wait_result::aborted);
+    CHECK(comm.failure().find("planned is") != std::string::npos);
+    if (sends) CHECK(!comm.poll(ops[0]));
+    const std::lock_guard hold(strict.guard);
+    CHECK(strict.aborts > 0);  // so that the device lets go, too
+  });
+  // Plans that do not fit each other hang nowhere.
+  in_order(2, [](by_order comm, strict_office&) {
+    const int channel = comm.open({0, 1, payload::activation, 0, 0});
+    const planned_operation own{.channel = channel, .sends = comm.rank() == 0, .what = {}, .bytes = comm.rank() == 0 ? 48U : 40U};
+    CHECK_THROWS_WITH_AS(comm.set_plan({{own}}), doctest::Contains("have planned different transfers"), input_error);
+  });
+}
 
 TEST_CASE("torch group: what every communicator between processes does") {
   on_groups(3, [](const auto& make) {

@@ -11,6 +11,7 @@
 #include <hetsched/runtime.hpp>
 #include <hetsched/schedule.hpp>
 #include <hetsched/torch.hpp>
+#include <hetsched/torch/ordered_group.hpp>
 #include <hetsched/torch/process_group.hpp>
 #include <hetsched/torch/state_file.hpp>
 
@@ -22,6 +23,7 @@ template class hetsched::torch_layer<at::Tensor>;
 template class hetsched::torch_layer<doubles>;
 template class hetsched::torch_layer<halves>;
 template class hetsched::torch_group_communicator<at::Tensor>;
+template class hetsched::torch_ordered_communicator<at::Tensor, hetsched::torch_group_communicator<at::Tensor>>;
 static_assert(hetsched::pipeline_tensor<at::Tensor> && hetsched::pipeline_tensor<doubles> && hetsched::pipeline_tensor<integers>);
 
 template <class Optimizer>
@@ -59,3 +61,10 @@ hetsched::torch_layer<> layer_of_names(const at::Tensor& weight) {
   return {hetsched::named_torch_module({{"weight", weight}}), [](const at::Tensor& x) { return x; }};
 }
 hetsched::torch_layer<> layer_of_any(const torch::nn::AnyModule& module) { return hetsched::torch_layer(module); }
+
+#ifdef HETSCHED_TUPLE
+struct pair_module : torch::nn::Module {
+  std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& x) { return {x, x}; }
+};
+hetsched::torch_layer<> layer_of_pairs(const std::shared_ptr<pair_module>& module) { return hetsched::torch_layer<>(module); }
+#endif

@@ -80,7 +80,10 @@ class group_engine {
     rank_ = group_->getRank();
     ranks_ = group_->getSize();
     const auto kind = group_->getBackendName();
-    if (kind == "nccl") throw input_error("a group of NCCL holds no messages of the host: give torch's group for the cpu");
+    if (kind == "nccl")
+      throw input_error(
+          "a group of NCCL holds no messages of the host: give torch's group for the cpu, and NCCL's to a "
+          "torch_ordered_communicator");
     polls_ = kind != "gloo";
     for (int p = 0; p < ranks_; ++p) peers_.emplace_back();
     const no_signals in_threads;

@@ -134,6 +134,12 @@ Tensor zeros_like(const Tensor&);
 Tensor scalar_tensor(const c10::Scalar&);
 Tensor from_blob(void*, IntArrayRef, ScalarType);
 
+struct TensorOptions {
+  TensorOptions dtype(ScalarType) const;
+};
+TensorOptions device(c10::Device);
+Tensor empty(IntArrayRef, const TensorOptions&);
+
 struct Generator {
   void set_current_seed(std::uint64_t);
   void set_state(const Tensor&);
@@ -208,6 +214,7 @@ struct Backend {
   const std::string getBackendName() const;
   c10::intrusive_ptr<Work> send(std::vector<at::Tensor>&, int, int);
   c10::intrusive_ptr<Work> recv(std::vector<at::Tensor>&, int, int);
+  void abort();
 };
 struct ProcessGroup {
   c10::intrusive_ptr<Backend> getBackend(c10::DeviceType) const;
