@@ -19,11 +19,14 @@ namespace gpt_cuda {
 /// The sizes and kinds of gpt::config.
 struct shape {
   int layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, sequence = 0, vocab = 0;
+  int experts = 0, experts_per_token = 2, moe_every = 1;
   bool rms = false, gated = false, rotary = false, bias = true, tied = true;
-  bool half = true;       ///< products of bf16 numbers
-  bool epilogues = true;  ///< biases and GELU by products, where there are such
+  bool half = true;              ///< products of bf16 numbers
+  bool half_boundaries = false;  ///< what lies between layers is of bf16 numbers; hidden is even
+  bool epilogues = true;         ///< biases and GELU by products, where there are such
 
   [[nodiscard]] int layer_count() const { return layers + 2; }
+  [[nodiscard]] bool has_experts(int block) const { return experts > 0 && (block + 1) % moe_every == 0; }
 };
 
 /// Numbers in the host's memory.

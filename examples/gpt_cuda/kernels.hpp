@@ -208,28 +208,48 @@ struct activate_backward {
   }
 };
 
+/// Which part of every sample's sequence the rows are.
+struct sequence_part {
+  int length = 0, first = 0;
+  [[nodiscard]] GPT_KERNEL int position(int row) const { return first + row % length; }
+};
 /// Turns pair i of rows x heads x half: see gpt::rotary; direction -1 turns back.
 struct turn_pair {
   template <class Real>
-  GPT_KERNEL void operator()(int i, int heads, int half, int columns, int sequence, float direction, const float* cosine,
+  GPT_KERNEL void operator()(int i, int heads, int half, int columns, sequence_part part, float direction, const float* cosine,
                              const float* sine, Real* x) const {
     const int pair = i % half, head = i / half % heads, row = i / half / heads, at = row * columns + head * 2 * half + pair;
-    const float c = cosine[row % sequence * half + pair], s = direction * sine[row % sequence * half + pair];
+    const int turn = part.position(row) * half + pair;
+    const float c = cosine[turn], s = direction * sine[turn];
     const float a = to_float(x[at]), b = to_float(x[at + half]);
     put(a * c - b * s, x[at]);
     put(a * s + b * c, x[at + half]);
   }
 };
 
-/// How rows of queries, keys and values lie, and which see which.
+/// How rows of queries, keys and values lie, and which see which. Those of a rank of a context axis are a slice of every
+/// sequence: keys and values, of whole sequences, are then rows of their own, without queries.
 struct attention_shape {
   int sequence = 0, heads = 0, kv_heads = 0, size = 0;
+  int keys = 0;            ///< rows of a sample that are keys; 0: the same as those of queries
+  int first_position = 0;  ///< of the queries, among them
   [[nodiscard]] GPT_KERNEL int columns() const { return (heads + 2 * kv_heads) * size; }
   [[nodiscard]] GPT_KERNEL int query(int row, int head) const { return row * columns() + head * size; }
-  [[nodiscard]] GPT_KERNEL int key(int row, int head) const { return row * columns() + (heads + head * kv_heads / heads) * size; }
+  [[nodiscard]] GPT_KERNEL int key(int row, int head) const { return kv_key(row, head * kv_heads / heads); }
+  [[nodiscard]] GPT_KERNEL int kv_key(int row, int kv_head) const {
+    return keys > 0 ? (row * 2 * kv_heads + kv_head) * size : row * columns() + (heads + kv_head) * size;
+  }
   [[nodiscard]] GPT_KERNEL int value(int row, int head) const { return key(row, head) + kv_heads * size; }
   [[nodiscard]] GPT_KERNEL int mixed(int row, int head) const { return (row * heads + head) * size; }
-  [[nodiscard]] GPT_KERNEL int first(int row) const { return row - row % sequence; }
+  /// Key that a row of queries sees first, and how many it sees.
+  [[nodiscard]] GPT_KERNEL int first(int row) const { return row / sequence * (keys > 0 ? keys : sequence); }
+  [[nodiscard]] GPT_KERNEL int seen(int row) const { return first_position + row % sequence + 1; }
+  /// Rows of queries that see a key: from the first to before the last.
+  [[nodiscard]] GPT_KERNEL int first_seeing(int key) const {
+    const int all = keys > 0 ? keys : sequence, position = key % all - first_position;
+    return key / all * sequence + (position > 0 ? position : 0);
+  }
+  [[nodiscard]] GPT_KERNEL int last_seeing(int key) const { return (key / (keys > 0 ? keys : sequence) + 1) * sequence; }
   [[nodiscard]] GPT_KERNEL float scale() const { return 1 / sqrtf(static_cast<float>(size)); }
 };
 
@@ -259,14 +279,19 @@ template <class Team, class Real>
 struct attention_forward {
   template <class Team, class Real>
   GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, Real* mixed, float* logs) const {
-    const int row = index / s.heads, head = index % s.heads, seen = row % s.sequence + 1, first = s.first(row);
+    (*this)(t, index, s, qkv, qkv, mixed, logs);
+  }
+  template <class Team, class Real>
+  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* kv, Real* mixed,
+                             float* logs) const {
+    const int row = index / s.heads, head = index % s.heads, seen = s.seen(row), first = s.first(row);
     for (int begin = 0; begin < s.size; begin += t.lanes * head_part::most) {
       const head_part part(t, begin, s.size);
       float own[head_part::most] = {}, most = -INFINITY, sum = 0;
       for (int j = 0; j < seen; ++j) {
-        const float score = dot(t, s.size, qkv + s.query(row, head), qkv + s.key(first + j, head)) * s.scale();
+        const float score = dot(t, s.size, qkv + s.query(row, head), kv + s.key(first + j, head)) * s.scale();
         const float next = fmaxf(most, score), keep = expf(most - next), weight = expf(score - next);
-        const Real* const v = qkv + s.value(first + j, head);
+        const Real* const v = kv + s.value(first + j, head);
         part.each([&](int d, int k) { own[k] = own[k] * keep + weight * to_float(v[d]); });
         sum = sum * keep + weight;
         most = next;
@@ -281,7 +306,12 @@ struct attention_queries_backward {
   template <class Team, class Real>
   GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* mixed, const Real* dmixed,
                              const float* logs, float* along, Real* dqkv) const {
-    const int row = index / s.heads, head = index % s.heads, seen = row % s.sequence + 1, first = s.first(row);
+    (*this)(t, index, s, qkv, qkv, mixed, dmixed, logs, along, dqkv);
+  }
+  template <class Team, class Real>
+  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* kv, const Real* mixed,
+                             const Real* dmixed, const float* logs, float* along, Real* dqkv) const {
+    const int row = index / s.heads, head = index % s.heads, seen = s.seen(row), first = s.first(row);
     const Real *const q = qkv + s.query(row, head), *const dm = dmixed + s.mixed(row, head);
     const float mean = dot(t, s.size, dm, mixed + s.mixed(row, head));
     if (t.lane == 0) along[index] = mean;
@@ -289,9 +319,9 @@ struct attention_queries_backward {
       const head_part part(t, begin, s.size);
       float own[head_part::most] = {};
       for (int j = 0; j < seen; ++j) {
-        const Real* const key = qkv + s.key(first + j, head);
+        const Real* const key = kv + s.key(first + j, head);
         const float weight = expf(dot(t, s.size, q, key) * s.scale() - logs[index]);
-        const float slope = weight * (dot(t, s.size, dm, qkv + s.value(first + j, head)) - mean);
+        const float slope = weight * (dot(t, s.size, dm, kv + s.value(first + j, head)) - mean);
         part.each([&](int d, int k) { own[k] += slope * to_float(key[d]); });
       }
       part.each([&](int d, int k) { put(own[k] * s.scale(), dqkv[s.query(row, head) + d]); });
@@ -303,35 +333,52 @@ struct attention_keys_backward {
   template <class Team, class Real>
   GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* dmixed, const float* logs,
                              const float* along, Real* dqkv) const {
+    (*this)(t, index, s, qkv, qkv, dmixed, logs, along, dqkv);
+  }
+  template <class Team, class Real, class Sum>
+  GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, const Real* kv, const Real* dmixed,
+                             const float* logs, const float* along, Sum* dkv) const {
     const int row = index / s.kv_heads, kv_head = index % s.kv_heads, shared = s.heads / s.kv_heads;
-    const int end = s.first(row) + s.sequence, key = row * s.columns() + (s.heads + kv_head) * s.size;
-    const int value = key + s.kv_heads * s.size;
+    const int end = s.last_seeing(row), key = s.kv_key(row, kv_head), value = key + s.kv_heads * s.size;
     for (int begin = 0; begin < s.size; begin += t.lanes * head_part::most) {
       const head_part part(t, begin, s.size);
       float dkey[head_part::most] = {}, dvalue[head_part::most] = {};
       for (int head = kv_head * shared; head < (kv_head + 1) * shared; ++head)
-        for (int r = row; r < end; ++r) {
+        for (int r = s.first_seeing(row); r < end; ++r) {
           const Real *const q = qkv + s.query(r, head), *const dm = dmixed + s.mixed(r, head);
-          const float weight = expf(dot(t, s.size, q, qkv + key) * s.scale() - logs[r * s.heads + head]);
-          const float slope = weight * (dot(t, s.size, dm, qkv + value) - along[r * s.heads + head]);
+          const float weight = expf(dot(t, s.size, q, kv + key) * s.scale() - logs[r * s.heads + head]);
+          const float slope = weight * (dot(t, s.size, dm, kv + value) - along[r * s.heads + head]);
           part.each([&](int d, int k) {
             dkey[k] += slope * to_float(q[d]);
             dvalue[k] += weight * to_float(dm[d]);
           });
         }
       part.each([&](int d, int k) {
-        put(dkey[k] * s.scale(), dqkv[key + d]);
-        put(dvalue[k], dqkv[value + d]);
+        put(dkey[k] * s.scale(), dkv[key + d]);
+        put(dvalue[k], dkv[value + d]);
       });
     }
   }
 };
+// Of a context axis, whose keys and values lie by themselves.
+struct context_attention_forward : attention_forward {};
+struct context_queries_backward : attention_queries_backward {};
+struct context_keys_backward : attention_keys_backward {};
 
-/// Which part of every sample's sequence the rows are.
-struct sequence_part {
-  int length = 0, first = 0;
-  [[nodiscard]] GPT_KERNEL int position(int row) const { return first + row % length; }
+/// Columns of a wider matrix, from `first` on; element i of them.
+struct take_columns {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, int first, int all, const Real* x, Real* y) const {
+    y[i] = x[i / columns * all + first + i % columns];
+  }
 };
+struct put_columns {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, int first, int all, const float* x, Real* y) const {
+    put(x[i], y[i / columns * all + first + i % columns]);
+  }
+};
+
 /// Element i of rows x columns; positions: null if there are none.
 struct look_up {
   GPT_KERNEL void operator()(int i, int columns, sequence_part part, const float* tokens, const float* table,
@@ -376,7 +423,10 @@ struct slices_by_rank {
   }
 };
 struct to_samples {
-  GPT_KERNEL void operator()(int i, slices_by_rank s, const float* by_rank, float* y) const { y[i] = by_rank[s.at(i)]; }
+  template <class Real>
+  GPT_KERNEL void operator()(int i, slices_by_rank s, const Real* by_rank, Real* y) const {
+    y[i] = by_rank[s.at(i)];
+  }
 };
 struct to_ranks {
   GPT_KERNEL void operator()(int i, slices_by_rank s, const float* x, float* by_rank) const { by_rank[s.at(i)] = x[i]; }
@@ -501,6 +551,88 @@ struct tell_digits {
       if (t.lane == 0) told[1 + d] = finite ? own : 0;
     }
     if (t.lane == 0) told[0] = finite ? square_digits::digit_of(*most) : static_cast<double>(INFINITY);
+  }
+};
+
+// Of blocks with experts: a row goes to `chosen` of them, and has a place for each among rows that lie expert by expert.
+
+/// In place.
+struct softmax_row {
+  template <class Team>
+  GPT_KERNEL void operator()(const Team& t, int row, int columns, float* scores) const {
+    float* const x = scores + row * columns;
+    float most = -INFINITY, sum = 0;
+    for (int j = t.lane; j < columns; j += t.lanes) most = fmaxf(most, x[j]);
+    most = t.most(most);
+    for (int j = t.lane; j < columns; j += t.lanes) sum += x[j] = expf(x[j] - most);
+    sum = t.sum(sum);
+    for (int j = t.lane; j < columns; j += t.lanes) x[j] /= sum;
+  }
+};
+/// `slopes`, of the chances, become those of the scores.
+struct softmax_row_backward {
+  template <class Team>
+  GPT_KERNEL void operator()(const Team& t, int row, int columns, const float* chances, float* slopes) const {
+    float along = 0;
+    for (int j = row * columns + t.lane; j < (row + 1) * columns; j += t.lanes) along += chances[j] * slopes[j];
+    along = t.sum(along);
+    for (int j = row * columns + t.lane; j < (row + 1) * columns; j += t.lanes) slopes[j] = chances[j] * (slopes[j] - along);
+  }
+};
+/// Row i of y is row rows[i] of x.
+struct take_rows {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, const int* rows, const Real* x, Real* y) const {
+    y[i] = x[rows[i / columns] * columns + i % columns];
+  }
+};
+/// Row rows[i] of y is row i of x.
+struct put_rows {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, const int* rows, const Real* x, Real* y) const {
+    y[rows[i / columns] * columns + i % columns] = x[i];
+  }
+};
+/// Each row the bias of its expert.
+struct add_expert_bias {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, const int* expert, const float* bias, Real* y) const {
+    put(to_float(y[i]) + bias[expert[i / columns] * columns + i % columns], y[i]);
+  }
+};
+/// `experts`, `places`: of each row, those that it has, in the order of the experts.
+struct mix_answers {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, int chosen, int all_experts, const int* experts, const int* places,
+                             const float* chances, const Real* answers, float* sum) const {
+    const int row = i / columns, j = i % columns;
+    float mixed = 0;
+    for (int k = row * chosen; k < (row + 1) * chosen; ++k)
+      mixed += chances[row * all_experts + experts[k]] * to_float(answers[places[k] * columns + j]);
+    sum[i] = mixed;
+  }
+};
+/// What the gradients of a row's inputs add up to.
+struct add_asked {
+  template <class Real>
+  GPT_KERNEL void operator()(int i, int columns, int chosen, const int* places, const Real* asked, float* sum) const {
+    for (int k = i / columns * chosen; k < (i / columns + 1) * chosen; ++k)
+      sum[i] += to_float(asked[places[k] * columns + i % columns]);
+  }
+};
+/// Of place i, with its row and expert: the gradient of its answer, and of its chance.
+struct answers_backward {
+  template <class Team, class Real>
+  GPT_KERNEL void operator()(const Team& t, int i, int columns, int all_experts, const int* rows, const int* experts,
+                             const float* chances, const Real* answers, const float* wanted, float* slopes, Real* asked) const {
+    const int row = rows[i], at = row * all_experts + experts[i];
+    float along = 0;
+    for (int j = t.lane; j < columns; j += t.lanes) {
+      along += to_float(answers[i * columns + j]) * wanted[row * columns + j];
+      put(chances[at] * wanted[row * columns + j], asked[i * columns + j]);
+    }
+    along = t.sum(along);
+    if (t.lane == 0) slopes[at] = along;
   }
 };
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -21,276 +22,20 @@
 #include <hetsched/runtime/trainer/optimizer.hpp>
 
 #include <gpt_cuda/description.hpp>
+#include <gpt_cuda/experts.hpp>
+#include <gpt_cuda/half_boundaries.hpp>
 #include <gpt_cuda/kernels.hpp>
+#include <gpt_cuda/layer_base.hpp>
 #include <gpt_cuda/operations.hpp>
 #include <gpt_cuda/tensor.hpp>
 
-// The layers of gpt/ for the queues of GPUs and hosts. Real: of what is factors of products and what they make inside a layer,
-// bf16 or float; sums, norms, what lies between layers and what blocks add up are floats.
 namespace gpt_cuda {
-
-/// A parameter: its master weights, their gradient and, if it is a factor of products, what these take of it.
-template <class Api>
-struct parameter {
-  tensor<Api> value, gradient;
-  std::shared_ptr<rounded_copy<Api>> rounded;  ///< null: products take the value
-
-  parameter(const hetsched::cuda_queue<Api>& q, const numbers& first, bool rounds)
-      : value(upload(q, first)), gradient(hetsched::tensor_traits<tensor<Api>>::make({first.rows, first.columns}, q)) {
-    each(q, gradient.size(), fill_with{}, 0.0f, out(gradient));
-    if (rounds) {
-      rounded = std::make_shared<rounded_copy<Api>>();
-      rounded->half = halves<Api>(first.rows, first.columns, q);
-      value.rounded = rounded;
-    }
-    refresh(q);
-  }
-  /// Behind a change of the value, unless an update has done it.
-  void refresh(const hetsched::cuda_queue<Api>& q) {
-    if (!rounded) return;
-    const auto* const of = std::exchange(rounded->of, nullptr);
-    if (of && of == value.data()) return;
-    each(q, value.size(), round_to_bf16{}, in(value), out(rounded->half));
-  }
-  [[nodiscard]] factor as_factor() const { return rounded ? factor_of(rounded->half) : factor_of(value); }
-};
-/// Those of a layer, in the order of gpt::make_layer. The layer and whoever updates them share them.
-template <class Api>
-using parameters = std::shared_ptr<std::vector<parameter<Api>>>;
-
-/// What layers have in common: contexts keep where an input's numbers are, which stay there, and all else that a backward needs.
-template <class Api, class Real>
-class layer_base {
- public:
-  using queue = hetsched::cuda_queue<Api>;
-  using own_tensor = tensor<Api>;
-  using inner = matrix<Api, Real>;
-  layer_base(const shape& m, parameters<Api> all, const layer_part<Api>& part)
-      : m_(m), own_(std::move(all)), axis_(part.axis), cuts_(part.cuts) {
-    cuts_.resize(own_->size());
-  }
-
-  std::vector<std::reference_wrapper<own_tensor>> parameters() {
-    std::vector<std::reference_wrapper<own_tensor>> found;
-    for (auto& p : *own_) found.push_back(p.value);
-    return found;
-  }
-  std::vector<std::reference_wrapper<own_tensor>> gradients() {
-    std::vector<std::reference_wrapper<own_tensor>> found;
-    for (auto& p : *own_) found.push_back(p.gradient);
-    return found;
-  }
-  [[nodiscard]] const std::vector<hetsched::parameter_cut>& parameter_cuts() const { return cuts_; }
-  void parameters_changed(const queue& q) {
-    for (auto& p : *own_) p.refresh(q);
-  }
-
- protected:
-  [[nodiscard]] parameter<Api>& own(int i) { return (*own_)[static_cast<std::size_t>(i)]; }
-  static own_tensor make(const queue& q, int rows, int columns) {
-    return {static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), q};
-  }
-
-  static inner make_inner(const queue& q, int rows, int columns) {
-    return {static_cast<std::size_t>(rows), static_cast<std::size_t>(columns), q};
-  }
-
-  static inner rounded(const queue& q, const own_tensor& x) requires std::same_as<Real, bf16> {
-    auto y = make_inner(q, x.rows(), x.columns());
-    each(q, x.size(), round_to_bf16{}, in(x), out(y));
-    return y;
-  }
-  /// Floats as a factor of products: themselves, or what `room` gets.
-  static factor factor_from(const queue& q, const own_tensor& x, inner& room) {
-    if constexpr (std::same_as<Real, float>) {
-      return factor_of(x);
-    } else {
-      room = rounded(q, x);
-      return factor_of(room);
-    }
-  }
-
-  // Between the halves of blocks a rank of a tensor axis has its slice of every sample's sequence, inside them all rows: see
-  // gpt::sequence_slices.
-
-  /// All ranks' slices: the slice itself, or what is put into `room`.
-  const own_tensor& gather(const queue& q, const own_tensor& slice, own_tensor& room) const {
-    if (axis_.size == 1) return slice;
-    const auto order = slices_of(slice.rows() * axis_.size, slice.columns());
-    room = make(q, slice.rows() * axis_.size, slice.columns());
-    if (order.samples == 1) {
-      axis_.all_gather(slice, room, q);
-      return room;
-    }
-    auto by_rank = make(q, room.rows(), room.columns());
-    axis_.all_gather(slice, by_rank, q);
-    each(q, room.size(), to_samples{}, order, in(by_rank), out(room));
-    return room;
-  }
-  /// This rank's slice of the sum over the ranks.
-  [[nodiscard]] own_tensor sum_slices(const queue& q, own_tensor all) const {
-    if (axis_.size == 1) return all;
-    const auto order = slices_of(all.rows(), all.columns());
-    auto slice = make(q, all.rows() / axis_.size, all.columns());
-    if (order.samples > 1) {
-      auto by_rank = make(q, all.rows(), all.columns());
-      each(q, all.size(), to_ranks{}, order, in(all), out(by_rank));
-      all = std::move(by_rank);
-    }
-    axis_.reduce_scatter(all, slice, q);
-    return slice;
-  }
-  [[nodiscard]] slices_by_rank slices_of(int rows, int columns) const {
-    return {.columns = columns, .samples = rows / m_.sequence, .ranks = axis_.size, .length = m_.sequence / axis_.size};
-  }
-
-  /// A gradient of this rank's slices as the factor that all its rows are, in both halves of a backward.
-  struct gathered {
-    own_tensor all;
-    inner half;
-  };
-  factor gather_factor(const queue& q, const own_tensor& slice, gathered& room) const {
-    const auto& all = gather(q, slice, room.all);
-    if constexpr (std::same_as<Real, float>)
-      return factor_of(all);
-    else {
-      room.half = rounded(q, all);
-      room.all = {};
-      return factor_of(room.half);
-    }
-  }
-  [[nodiscard]] factor gathered_factor(const own_tensor& slice, const gathered& room) const {
-    if constexpr (std::same_as<Real, float>)
-      return factor_of(axis_.size == 1 ? slice : room.all);
-    else
-      return factor_of(room.half);
-  }
-
-  // Parameters first and, with biases, first + 1.
-  [[nodiscard]] int linear_parameters() const { return m_.bias ? 2 : 1; }
-  [[nodiscard]] argument<const float> bias_of(int first) { return m_.bias ? in(own(first + 1).value) : argument<const float>(); }
-  /// Without its bias.
-  template <class To>
-  matrix<Api, To> product(const queue& q, int first, const inner& x) {
-    matrix<Api, To> y(x.shape()[0], own(first).value.shape()[1], q);
-    multiply(q, y, 0, factor_of(x), own(first).as_factor());
-    return y;
-  }
-  // With epilogues where there are such products, else with kernels behind them.
-  [[nodiscard]] argument<const void> bias_of_products(int first) {
-    auto& bias = own(first + 1);
-    if constexpr (std::same_as<Real, float>)
-      return any_in(bias.value);
-    else
-      return any_in(bias.rounded->half);
-  }
-  inner biased_product(const queue& q, int first, const inner& x) {
-    inner y(x.shape()[0], own(first).value.shape()[1], q);
-    auto p = call_of(y, 0, factor_of(x), own(first).as_factor());
-    if (m_.bias && m_.epilogues) {
-      p.bias = bias_of_products(first);
-      if (multiply_with(q, epilogue::bias, p)) return y;
-    }
-    p.bias = {};
-    multiply(q, p);
-    if (m_.bias) each(q, y.size(), add_bias{}, y.columns(), bias_of(first), argument<const float>(), out(y));
-    return y;
-  }
-  template <class To>
-  matrix<Api, To> product_backward(const queue& q, int first, const factor& dy) {
-    matrix<Api, To> dx(static_cast<std::size_t>(dy.rows), own(first).value.shape()[0], q);
-    multiply(q, dx, 0, dy, own(first).as_factor(), transposed::second);
-    return dx;
-  }
-  void product_weight(const queue& q, int first, const inner& x, const factor& dy) {
-    multiply(q, own(first).gradient, 1, factor_of(x), dy, transposed::first);
-  }
-  /// And of the bias, whose gradient `dy` is summed: as the factor, if that is all of it.
-  template <class From>
-  void linear_weight(const queue& q, int first, const inner& x, const factor& factor, const matrix<Api, From>& dy) {
-    if (m_.bias && m_.epilogues && factor.rows == dy.rows()) {
-      auto p = call_of(own(first).gradient, 1, factor_of(x), factor, transposed::first);
-      auto sums = make(q, 1, dy.columns());
-      p.summed_bias = any_out(sums);
-      if (multiply_with(q, epilogue::bgrada, p)) return add_to_gradient(q, first + 1, sums);
-    }
-    product_weight(q, first, x, factor);
-    bias_weight(q, first, dy);
-  }
-  template <class From>
-  void add_to_gradient(const queue& q, int which, const matrix<Api, From>& term) {
-    each(q, term.size(), add_to{}, in(term), out(own(which).gradient));
-  }
-  template <class From>
-  void bias_weight(const queue& q, int first, const matrix<Api, From>& dy) {
-    if (!m_.bias) return;
-    auto sums = make(q, band::count(dy.rows()), dy.columns());
-    each(q, sums.size(), sum_band{}, dy.rows(), dy.columns(), in(dy), out(sums));
-    add_bands(q, sums, own(first + 1).gradient);
-  }
-  static void add_bands(const queue& q, const own_tensor& sums, own_tensor& sum) {
-    each(q, sums.columns(), sum_bands{}, sums.rows(), sums.columns(), in(sums), out(sum));
-  }
-
-  struct norm_context {
-    argument<const float> x;
-    own_tensor mean, scale;
-  };
-  /// What a norm is of: x, or, with a term, `sum`, which gets x + term + bias.
-  struct summed {
-    argument<const float> term, bias;
-    argument<float> sum;
-  };
-  [[nodiscard]] int norm_parameters() const { return m_.rms ? 1 : 2; }
-  template <class To>
-  matrix<Api, To> norm(const queue& q, int first, const own_tensor& x, norm_context& c, const summed& s = {}) {
-    matrix<Api, To> y(x.shape()[0], x.shape()[1], q);
-    c.x = s.sum.data ? argument<const float>{s.sum.data, s.sum.bytes} : in(x);
-    c.mean = make(q, x.rows(), 1);
-    c.scale = make(q, x.rows(), 1);
-    const auto bias = m_.rms ? argument<const float>() : in(own(first + 1).value);
-    teams(q, x.rows(), norm_forward{}, x.columns(), in(x), s.term, s.bias, in(own(first).value), bias, s.sum, out(c.mean),
-          out(c.scale), out(y));
-    return y;
-  }
-  /// Of all ranks' slices, as a factor.
-  inner norm_of_all(const queue& q, int first, const own_tensor& x, norm_context& c, const summed& s = {}) {
-    if (axis_.size == 1) return norm<Real>(q, first, x, c, s);
-    own_tensor all;
-    (void)gather(q, norm<float>(q, first, x, c, s), all);
-    if constexpr (std::same_as<Real, float>)
-      return all;
-    else
-      return rounded(q, all);
-  }
-  /// `more`: what the gradient is added to; null: nothing.
-  own_tensor norm_backward(const queue& q, int first, const own_tensor& dy, const norm_context& c,
-                           const argument<const float>& more = {}) {
-    auto dx = make(q, dy.rows(), dy.columns());
-    teams(q, dy.rows(), gpt_cuda::norm_backward{}, dy.columns(), !m_.rms, in(dy), in(own(first).value), c.x, in(c.mean),
-          in(c.scale), more, out(dx));
-    return dx;
-  }
-  void norm_weight(const queue& q, int first, const own_tensor& dy, const norm_context& c) {
-    auto gains = make(q, band::count(dy.rows()), dy.columns());
-    own_tensor biases;
-    if (!m_.rms) biases = make(q, gains.rows(), dy.columns());
-    each(q, gains.size(), norm_band{}, dy.rows(), dy.columns(), in(dy), c.x, in(c.mean), in(c.scale), out(gains), out(biases));
-    add_bands(q, gains, own(first).gradient);
-    if (!m_.rms) add_bands(q, biases, own(first + 1).gradient);
-  }
-
-  shape m_;
-  gpt_cuda::parameters<Api> own_;
-  tensor_axis<Api> axis_;
-  std::vector<hetsched::parameter_cut> cuts_;
-};
 
 /// See gpt::embedding.
 template <class Api>
 class embedding : public layer_base<Api, float> {
   using base = layer_base<Api, float>;
-  using base::m_, base::own, base::axis_;
+  using base::m_, base::own, base::axis_, base::context_;
 
  public:
   using typename base::own_tensor, typename base::queue;
@@ -325,7 +70,7 @@ class embedding : public layer_base<Api, float> {
  private:
   [[nodiscard]] sequence_part part() const {
     const int length = m_.sequence / axis_.size;
-    return {.length = length, .first = length * axis_.rank};
+    return {.length = length, .first = length * (context_.rank * axis_.size + axis_.rank)};
   }
 };
 
@@ -333,7 +78,7 @@ class embedding : public layer_base<Api, float> {
 template <class Api, class Real>
 class block : public layer_base<Api, Real> {
   using base = layer_base<Api, Real>;
-  using base::m_, base::own, base::bias_of;
+  using base::m_, base::own, base::bias_of, base::context_;
 
  public:
   using typename base::own_tensor, typename base::queue, typename base::inner;
@@ -341,13 +86,17 @@ class block : public layer_base<Api, Real> {
     typename base::norm_context norm_1, norm_2;
     inner normed_1, qkv, mixed, normed_2, up, active;
     own_tensor middle, logs;
+    inner keys;  ///< and values, of all context ranks, if there are several
     bool up_has_bias = false;
+    typename gpt_cuda::experts<Api, Real>::context experts;
     inner dqkv, dup, dup_bias;  ///< these and those below: for the weights' half; dup_bias: none if it is still to be summed
     own_tensor dmiddle, dnormed_1, dnormed_2;
     typename base::gathered all_dmiddle, all_dy;
   };
 
-  block(const shape& m, parameters<Api> all, const layer_part<Api>& part, const queue& q) : base(m, std::move(all), part) {
+  /// `has_experts`: in place of one MLP.
+  block(const shape& m, parameters<Api> all, const layer_part<Api>& part, bool has_experts, const queue& q)
+      : base(m, std::move(all), part) {
     qkv_ = base::norm_parameters();
     out_ = qkv_ + base::linear_parameters();
     norm_2_ = out_ + base::linear_parameters();
@@ -355,7 +104,10 @@ class block : public layer_base<Api, Real> {
     down_ = up_ + base::linear_parameters();
     heads_ = own(out_).value.rows() / size();
     kv_heads_ = heads_ * m.kv_heads / m.heads;
-    ffn_ = own(down_).value.rows();
+    if (has_experts)
+      experts_.emplace(m, this->own_, part, up_);
+    else
+      ffn_ = own(down_).value.rows();
     if (!m.rotary) return;
     const int half = size() / 2;
     numbers cosine{static_cast<std::size_t>(m.sequence), static_cast<std::size_t>(half), {}}, sine = cosine;
@@ -376,41 +128,51 @@ class block : public layer_base<Api, Real> {
     turn(q, c.qkv, 1);
     c.mixed = base::make_inner(q, c.qkv.rows(), heads_ * size());
     c.logs = base::make(q, c.qkv.rows(), heads_);
-    teams(q, c.logs.size(), attention_forward{}, attention(), in(c.qkv), out(c.mixed), out(c.logs));
+    attend(q, c);
     const auto attended = base::sum_slices(q, base::template product<float>(q, out_, c.mixed));
 
     c.middle = base::make(q, x.rows(), x.columns());
     c.normed_2 = base::norm_of_all(q, norm_2_, x, c.norm_2, {in(attended), bias_of(out_), out(c.middle)});
+    if (experts_) {
+      auto y = base::sum_slices(q, experts_->forward(q, c.normed_2, c.experts));
+      each(q, y.size(), add_to{}, in(c.middle), out(y));
+      return y;
+    }
     go_up(q, c);
     auto y = base::sum_slices(q, base::template product<float>(q, down_, c.active));
     each(q, y.size(), add_bias{}, y.columns(), bias_of(down_), in(c.middle), out(y));
     return y;
   }
   own_tensor backward_input(const own_tensor& dy, context& c, const queue& q) {
-    come_down(q, base::gather_factor(q, dy, c.all_dy), c);
-    c.dnormed_2 = base::sum_slices(q, base::template product_backward<float>(q, up_, factor_of(c.dup)));
+    if (experts_) {
+      own_tensor room;
+      c.dnormed_2 = base::sum_slices(q, experts_->backward_input(q, base::gather(q, dy, room), c.experts));
+    } else {
+      come_down(q, base::gather_factor(q, dy, c.all_dy), c);
+      c.dnormed_2 = base::sum_slices(q, base::template product_backward<float>(q, up_, factor_of(c.dup)));
+    }
     c.dmiddle = base::norm_backward(q, norm_2_, c.dnormed_2, c.norm_2, in(dy));
 
     const auto s = attention();
     const auto dmixed = base::template product_backward<Real>(q, out_, base::gather_factor(q, c.dmiddle, c.all_dmiddle));
     auto along = base::make(q, c.logs.rows(), heads_);
     c.dqkv = base::make_inner(q, c.qkv.rows(), c.qkv.columns());
-    teams(q, along.size(), attention_queries_backward{}, s, in(c.qkv), in(c.mixed), in(dmixed), in(c.logs), out(along),
-          out(c.dqkv));
-    teams(q, c.qkv.rows() * kv_heads_, attention_keys_backward{}, s, in(c.qkv), in(dmixed), in(c.logs), in(along), out(c.dqkv));
+    if (context_.size == 1) {
+      teams(q, along.size(), attention_queries_backward{}, s, in(c.qkv), in(c.mixed), in(dmixed), in(c.logs), out(along),
+            out(c.dqkv));
+      teams(q, c.qkv.rows() * kv_heads_, attention_keys_backward{}, s, in(c.qkv), in(dmixed), in(c.logs), in(along), out(c.dqkv));
+    } else {
+      attend_back(q, s, dmixed, along, c);
+    }
     turn(q, c.dqkv, -1);
     c.dnormed_1 = base::sum_slices(q, base::template product_backward<float>(q, qkv_, factor_of(c.dqkv)));
     return base::norm_backward(q, 0, c.dnormed_1, c.norm_1, in(c.dmiddle));
   }
   void backward_weight(const own_tensor& dy, context& c, const queue& q) {
-    base::linear_weight(q, down_, c.active, base::gathered_factor(dy, c.all_dy), dy);
-    if (c.dup_bias.size() > 0) {
-      base::product_weight(q, up_, c.normed_2, factor_of(c.dup));
-      base::add_to_gradient(q, up_ + 1, c.dup_bias);
-      c.dup_bias = {};
-    } else {
-      base::linear_weight(q, up_, c.normed_2, factor_of(c.dup), c.dup);
-    }
+    if (experts_)
+      experts_->backward_weight(q, c.normed_2, c.experts);
+    else
+      mlp_weight(q, dy, c);
     base::norm_weight(q, norm_2_, c.dnormed_2, c.norm_2);
     base::linear_weight(q, out_, c.mixed, base::gathered_factor(c.dmiddle, c.all_dmiddle), c.dmiddle);
     base::linear_weight(q, qkv_, c.normed_1, factor_of(c.dqkv), c.dqkv);
@@ -460,18 +222,76 @@ class block : public layer_base<Api, Real> {
     const auto bias = c.up_has_bias ? argument<const float>() : bias_of(up_);
     each(q, dactive.size(), activate_backward{}, ffn_, m_.gated, in(c.up), bias, in(dactive), out(c.dup));
   }
+  void mlp_weight(const queue& q, const own_tensor& dy, context& c) {
+    base::linear_weight(q, down_, c.active, base::gathered_factor(dy, c.all_dy), dy);
+    if (c.dup_bias.size() > 0) {
+      base::product_weight(q, up_, c.normed_2, factor_of(c.dup));
+      base::add_to_gradient(q, up_ + 1, c.dup_bias);
+      c.dup_bias = {};
+    } else {
+      base::linear_weight(q, up_, c.normed_2, factor_of(c.dup), c.dup);
+    }
+  }
   [[nodiscard]] int size() const { return m_.hidden / m_.heads; }
-  [[nodiscard]] attention_shape attention() const { return {m_.sequence, heads_, kv_heads_, size()}; }
+  [[nodiscard]] attention_shape attention() const {
+    attention_shape s{.sequence = m_.sequence, .heads = heads_, .kv_heads = kv_heads_, .size = size()};
+    if (context_.size == 1) return s;
+    s.keys = m_.sequence * context_.size;
+    s.first_position = m_.sequence * context_.rank;
+    return s;
+  }
+  [[nodiscard]] slices_by_rank slices_of_contexts(int own_rows, int columns) const {
+    return {.columns = columns, .samples = own_rows / m_.sequence, .ranks = context_.size, .length = m_.sequence};
+  }
+  /// Ranks of a context axis have their slice's queries, and gather keys and values of whole sequences.
+  void attend(const queue& q, context& c) {
+    if (context_.size == 1)
+      return teams(q, c.logs.size(), attention_forward{}, attention(), in(c.qkv), out(c.mixed), out(c.logs));
+    const int rows = c.qkv.rows(), width = 2 * kv_heads_ * size();
+    auto mine = base::make_inner(q, rows, width);
+    each(q, mine.size(), take_columns{}, width, heads_ * size(), c.qkv.columns(), in(c.qkv), out(mine));
+    auto all = base::make_inner(q, rows * context_.size, width);
+    auto as_floats = base::carried(std::move(all));
+    context_.all_gather(base::carried(std::move(mine)), as_floats, q);
+    all = inner({static_cast<std::size_t>(rows * context_.size), static_cast<std::size_t>(width)}, std::move(as_floats.buffer()));
+    if (const auto order = slices_of_contexts(rows, width); order.samples > 1) {
+      c.keys = base::make_inner(q, all.rows(), width);
+      each(q, all.size(), to_samples{}, order, in(all), out(c.keys));
+    } else {
+      c.keys = std::move(all);
+    }
+    teams(q, c.logs.size(), context_attention_forward{}, attention(), in(c.qkv), in(c.keys), out(c.mixed), out(c.logs));
+  }
+  /// Gradients of keys and values are summed where these come from.
+  void attend_back(const queue& q, const attention_shape& s, const inner& dmixed, own_tensor& along, context& c) {
+    teams(q, along.size(), context_queries_backward{}, s, in(c.qkv), in(c.keys), in(c.mixed), in(dmixed), in(c.logs), out(along),
+          out(c.dqkv));
+    const int rows = c.qkv.rows(), width = c.keys.columns();
+    auto all = base::make(q, c.keys.rows(), width);
+    teams(q, c.keys.rows() * kv_heads_, context_keys_backward{}, s, in(c.qkv), in(c.keys), in(dmixed), in(c.logs),
+          in(std::as_const(along)), out(all));
+    if (const auto order = slices_of_contexts(rows, width); order.samples > 1) {
+      auto by_rank = base::make(q, all.rows(), width);
+      each(q, all.size(), to_ranks{}, order, in(all), out(by_rank));
+      all = std::move(by_rank);
+    }
+    auto mine = base::make(q, rows, width);
+    context_.reduce_scatter(all, mine, q);
+    each(q, mine.size(), put_columns{}, width, heads_ * size(), c.dqkv.columns(), in(mine), out(c.dqkv));
+    c.keys = {};
+  }
   void turn(const queue& q, inner& qkv, float direction) const {
     if (!m_.rotary) return;
     const int heads = heads_ + kv_heads_, half = size() / 2;
-    each(q, qkv.rows() * heads * half, turn_pair{}, heads, half, qkv.columns(), m_.sequence, direction, in(*cosine_), in(*sine_),
+    const sequence_part part{.length = m_.sequence, .first = m_.sequence * context_.rank};
+    each(q, qkv.rows() * heads * half, turn_pair{}, heads, half, qkv.columns(), part, direction, in(*cosine_), in(*sine_),
          out(qkv));
   }
 
   int qkv_ = 0, out_ = 0, norm_2_ = 0, up_ = 0, down_ = 0;  ///< first parameters; those of the first norm are the first
   int heads_ = 0, kv_heads_ = 0, ffn_ = 0;                  ///< of this rank
   std::shared_ptr<own_tensor> cosine_, sine_;               ///< sequence x size / 2
+  std::optional<gpt_cuda::experts<Api, Real>> experts_;
 };
 
 /// See gpt::head.
@@ -530,12 +350,18 @@ template <class Api>
 template <class Api>
 [[nodiscard]] any_layer<Api> make_layer(const shape& m, int layer, parameters<Api> own, const layer_part<Api>& part,
                                         const hetsched::cuda_queue<Api>& q) {
-  if (layer == 0) return embedding<Api>(m, std::move(own), part);
-  const bool last = layer > m.layers;
-  if (m.half && last) return head<Api, bf16>(m, std::move(own), part);
-  if (last) return head<Api, float>(m, std::move(own), part);
-  if (m.half) return block<Api, bf16>(m, std::move(own), part, q);
-  return block<Api, float>(m, std::move(own), part, q);
+  using wide = tensor<Api>;
+  using half = halves<Api>;
+  const auto with = [&]<class Input, class Output>(auto made) -> any_layer<Api> {
+    if (m.half_boundaries) return with_sides<Input, Output, Api>(std::move(made));
+    return made;
+  };
+  const auto made = [&]<class Real>(Real) -> any_layer<Api> {
+    if (layer > m.layers) return with.template operator()<half, wide>(head<Api, Real>(m, std::move(own), part));
+    return with.template operator()<half, half>(block<Api, Real>(m, std::move(own), part, m.has_experts(layer - 1), q));
+  };
+  if (layer == 0) return with.template operator()<wide, half>(embedding<Api>(m, std::move(own), part));
+  return m.half ? made(bf16{}) : made(0.0f);
 }
 
 template <hetsched::cuda_api Api>

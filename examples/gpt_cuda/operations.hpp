@@ -27,24 +27,31 @@ namespace gpt_cuda {
 template <class Api>
 using any_layer = hetsched::any_layer<tensor<Api>, hetsched::cuda_queue<Api>>;
 
-/// The tensor axis of a rank, whatever connects the GPUs: collectives of whole tensors on a queue, of parts of one size.
+/// A rank's end of an axis, whatever connects the GPUs: collectives of whole tensors on a queue, of parts of one size unless
+/// their elements are counted.
 template <class Api>
-struct tensor_axis {
+struct group_axis {
   using queue = hetsched::cuda_queue<Api>;
   int rank = 0, size = 1;
   std::function<void(const tensor<Api>& mine, tensor<Api>& all, const queue& q)> all_gather = {};
   std::function<void(const tensor<Api>& all, tensor<Api>& mine, const queue& q)> reduce_scatter = {};
+  std::function<void(const tensor<Api>& send, std::span<const std::size_t> sent, tensor<Api>& receive,
+                     std::span<const std::size_t> received, const queue& q)>
+      all_to_all = {};
 };
 /// Of an axis of a hetsched::stage_group.
 template <class Api, class Axis>
-[[nodiscard]] tensor_axis<Api> tensor_axis_of(const Axis& axis) {
+[[nodiscard]] group_axis<Api> group_axis_of(const Axis& axis) {
   using queue = hetsched::cuda_queue<Api>;
-  tensor_axis<Api> made{.rank = axis.rank(), .size = axis.size()};
+  group_axis<Api> made{.rank = axis.rank(), .size = axis.size()};
   if constexpr (requires(const tensor<Api>& in, tensor<Api>& out, const queue& q) { axis.all_gather(in, out, q); }) {
     made.all_gather = [axis](const tensor<Api>& mine, tensor<Api>& all, const queue& q) { axis.all_gather(mine, all, q); };
     made.reduce_scatter = [axis](const tensor<Api>& all, tensor<Api>& mine, const queue& q) {
       axis.reduce_scatter(all, mine, q);
     };
+    made.all_to_all = [axis](const tensor<Api>& send, std::span<const std::size_t> sent, tensor<Api>& receive,
+                             std::span<const std::size_t> received,
+                             const queue& q) { axis.all_to_all(send, sent, receive, received, q); };
   }
   return made;
 }
@@ -54,7 +61,8 @@ template <class Api>
 struct layer_part {
   std::vector<numbers> first = {};                 ///< values of its parameters, in the order of gpt::make_layer
   std::vector<hetsched::parameter_cut> cuts = {};  ///< of them; none: whole
-  tensor_axis<Api> axis = {};
+  group_axis<Api> axis = {};                       ///< of tensor ranks
+  group_axis<Api> context = {}, expert = {};
 };
 
 /// What kernels do, on a queue. Defined in layers.hpp and timing.hpp, which only the file has to see that is compiled with them.
@@ -131,4 +139,7 @@ struct hetsched::tensor_traits<gpt_cuda::matrix<Api, float>>
   static void squares(const tensor& t, const hetsched::strided_runs& at, const hetsched::cuda_queue<Api>& q, double* told) {
     gpt_cuda::operations<Api>::squares(t, at, q, told);
   }
+};
+template <class Api>
+struct hetsched::tensor_traits<gpt_cuda::halves<Api>> : hetsched::cuda_tensor_traits<gpt_cuda::halves<Api>, gpt_cuda::bf16, Api> {
 };

@@ -35,6 +35,9 @@ class matrix {
                                   " numbers: expected fewer than 2^31");
   }
   matrix(const hetsched::tensor_shape& shape, const hetsched::cuda_queue<Api>& q) : matrix(shape.at(0), shape.at(1), q) {}
+  /// In memory that is there.
+  matrix(const hetsched::tensor_shape& shape, hetsched::cuda_buffer<Api> memory)
+      : shape_{shape.at(0), shape.at(1)}, memory_(std::move(memory)) {}
 
   [[nodiscard]] const std::array<std::size_t, 2>& shape() const { return shape_; }
   [[nodiscard]] int rows() const { return static_cast<int>(shape_[0]); }

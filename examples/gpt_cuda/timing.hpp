@@ -28,9 +28,18 @@ std::vector<layer_costs> operations<Api>::time_layers(hetsched::cuda_devices<Api
   const int runs = t.warmup + t.repeats;
   std::vector<layer_costs> found;
   tensor<Api> input = upload(q, t.data.inputs);
-  for (const int l : {0, 1, t.model.layer_count() - 1}) {
-    t.before(l);
+  std::vector<int> like;  // layers that are timed
+  for (int l = 0; l < t.model.layer_count(); ++l) {
     const bool last = l + 1 == t.model.layer_count();
+    const auto same = std::find_if(like.begin(), like.end(), [&](int k) {
+      return k > 0 && l > 0 && !last && t.model.has_experts(k - 1) == t.model.has_experts(l - 1);
+    });
+    if (same != like.end()) {
+      found.push_back(found[static_cast<std::size_t>(*same)]);
+      continue;
+    }
+    like.push_back(l);
+    t.before(l);
     const auto parameters = make_parameters<Api>(t.model, l, t.first_weights(l), q);
     auto layer = gpt_cuda::make_layer<Api>(t.model, l, parameters, {}, q);
     auto context = layer.make_context();
@@ -64,7 +73,7 @@ std::vector<layer_costs> operations<Api>::time_layers(hetsched::cuda_devices<Api
       one.took.parameter_bytes += static_cast<hetsched::bytes_t>(p.value.buffer().bytes());
     }
     one.took.output_bytes = static_cast<hetsched::bytes_t>(output.buffer().bytes());
-    for (int same = l == 1 ? t.model.layers : 1; same > 0; --same) found.push_back(one);
+    found.push_back(one);
     input = std::move(output);
   }
   return found;

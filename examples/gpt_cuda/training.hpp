@@ -21,26 +21,30 @@
 
 namespace gpt_cuda {
 
-/// Rows x columns of what a layer makes of so many samples.
+/// Rows x columns of what a layer makes of so many samples, in floats, which may be two numbers each.
 [[nodiscard]] inline hetsched::tensor_shape shape_after(const shape& m, int layer, int samples) {
+  const int last = m.layer_count() - 1, hidden = m.half_boundaries ? m.hidden / 2 : m.hidden;
   return {static_cast<std::size_t>(samples) * static_cast<std::size_t>(m.sequence),
-          static_cast<std::size_t>(layer + 1 == m.layer_count() ? m.vocab : m.hidden)};
+          static_cast<std::size_t>(layer == last ? m.vocab : hidden)};
 }
 /// The table of embedding and head, if it is one.
 [[nodiscard]] inline std::vector<hetsched::parameter_tie> ties(const shape& m) {
   if (!m.tied) return {};
   return {{{0, 0}, {m.layer_count() - 1, 0}}};
 }
-/// These samples of tokens.
-[[nodiscard]] inline numbers rows_of(const numbers& all, int sequence, const hetsched::interval& samples) {
-  const auto at = [&](std::int64_t sample) { return static_cast<std::size_t>(sample) * static_cast<std::size_t>(sequence); };
-  numbers part{at(samples.size()), 1, {}};
-  part.values.assign(all.values.begin() + static_cast<std::ptrdiff_t>(at(samples.first)),
-                     all.values.begin() + static_cast<std::ptrdiff_t>(at(samples.last)));
+/// A slice, of equal ones, of the tokens of these samples.
+[[nodiscard]] inline numbers rows_of(const numbers& all, int sequence, const hetsched::interval& samples, int slice = 0,
+                                     int slices = 1) {
+  const int length = sequence / slices;
+  numbers part{static_cast<std::size_t>(samples.size()) * static_cast<std::size_t>(length), 1, {}};
+  for (auto s = samples.first; s < samples.last; ++s) {
+    const auto first = all.values.begin() + static_cast<std::ptrdiff_t>(s * sequence + slice * length);
+    part.values.insert(part.values.end(), first, first + length);
+  }
   return part;
 }
 
-/// Trains on a thread per rank; stages may be groups of data ranks.
+/// Trains on a thread per rank; stages may be groups of data and context ranks.
 /// Throws: as pipeline_trainer; cuda_error; input_error for a device that is not there.
 template <hetsched::cuda_graph_api Api>
 [[nodiscard]] trained train(hetsched::cuda_devices<Api>& devices, const training& t) {
@@ -53,7 +57,11 @@ template <hetsched::cuda_graph_api Api>
     const auto bound = own.bind();
     const auto q = own.compute_queue();
     auto trainer = hetsched::make_trainer<own_tensor>(
-        t.layout, [&](int l) { return operations<Api>::make_layer(t.model, l, {.first = t.first_weights(l)}, q); },
+        t.layout,
+        [&](int l, const hetsched::stage_group<own_tensor, channels>& group) {
+          return operations<Api>::make_layer(t.model, l,
+                                             {.first = t.first_weights(l), .context = group_axis_of<Api>(group.context())}, q);
+        },
         [&](int l, int samples) { return shape_after(t.model, l, samples); }, comm, optimizer<Api>{t.optimizer},
         {.deadline_s = t.deadline_s,
          .clip_norm = t.clip,
@@ -73,14 +81,19 @@ template <hetsched::cuda_graph_api Api>
       const auto& before = t.layout.pipelines[static_cast<std::size_t>(p)];
       first += before.order.microbatches * before.microbatch_size;
     }
+    const auto place = trainer.place();
+    const int slices = t.layout.pipelines[static_cast<std::size_t>(place.pipeline)].degrees_of(place.group).context;
+    const auto mine = [&](const numbers& all) {
+      return upload(q, rows_of(all, t.model.sequence, trainer.samples(), place.context, slices));
+    };
     const auto loss = [&](const own_tensor& logits, const own_tensor& targets, const hetsched::cuda_queue<Api>& on,
                           double& value) { return operations<Api>::cross_entropy_part(logits, targets, rows, on, value); };
     while (trainer.committed_step() < t.steps) {
       std::vector<own_tensor> inputs, targets;
       for (int m = 0; m < trainer.pipeline().order.microbatches; ++m) {
         const auto b = t.draw(trainer.committed_step(), first + m * size, size);
-        inputs.push_back(upload(q, rows_of(b.inputs, t.model.sequence, trainer.samples())));
-        targets.push_back(upload(q, rows_of(b.targets, t.model.sequence, trainer.samples())));
+        inputs.push_back(mine(b.inputs));
+        targets.push_back(mine(b.targets));
       }
       const auto done = trainer.step(std::span<const own_tensor>(inputs), std::span<const own_tensor>(targets), loss);
       told[r].losses.push_back(done.loss);

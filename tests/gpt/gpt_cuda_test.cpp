@@ -76,7 +76,12 @@ std::vector<gpt::config> kinds() {
   rotary.bias = false;
   rotary.tied = false;
   rotary.ffn_hidden = 20;
-  return {small, rotary};
+  auto experts = small;
+  experts.experts = 5;
+  auto gated = rotary;
+  gated.experts = 3;
+  gated.moe_every = 2;
+  return {small, rotary, experts, gated};
 }
 
 /// A layer on a queue against gpt's: outputs, both gradients, and what the two halves of a backward give.
@@ -502,6 +507,29 @@ TEST_CASE("stages that are captured train as those that are not, and layers are 
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
 }
 
+TEST_CASE("bf16 numbers between layers: the same bits wherever stages are cut, and losses near those of floats [threads]") {
+  small_training small;
+  small.steps = 3;
+  const gpt::chosen_optimizer adam{adamw{.learning_rate = 0.02}};
+  const auto wanted = run(small.on_gpus({0}, adam, 1, true), {.seed = 5});
+  const auto with = [&](const std::vector<int>& places, bool graphs) {
+    auto t = small.on_gpus(places, adam, 1, true);
+    t.model.half_boundaries = true;
+    t.graphs = graphs;
+    return run(t, {.seed = 6});
+  };
+  const auto alone = with({0}, false);
+  REQUIRE(alone.losses.size() == 3);
+  for (std::size_t s = 0; s < 3; ++s) CHECK(alone.losses[s] == doctest::Approx(wanted.losses[s]).epsilon(2e-2));
+  CHECK(alone.losses != wanted.losses);
+  CHECK(with({0, 1, 0}, false).losses == alone.losses);
+  CHECK(with({0, 1, 0}, true).losses == alone.losses);
+  CHECK(gpt_cuda::shape_after(gpt_cuda::shape_of(small.model, true), 1, 1) == tensor_shape{7, 24});
+  auto shape = gpt_cuda::shape_of(small.model, true);
+  shape.half_boundaries = true;
+  CHECK(gpt_cuda::shape_after(shape, 1, 1) == tensor_shape{7, 12});  // in floats: half the bytes
+}
+
 TEST_CASE("several pipelines, data ranks, shared states and recomputation train as one device does [threads]") {
   small_training small;
   small.microbatches = 4;
@@ -521,6 +549,15 @@ TEST_CASE("several pipelines, data ranks, shared states and recomputation train 
   shared.layout.pipelines[0].groups = {{.degrees = {.data = 2}, .zero = 2}, {}};
   shared.places = {0, -1, 2};
   compare(shared, 1e-6);
+  small.model.sequence = 8;
+  const auto longer = run(small.on_gpus({0}, adam, 0.5, false), {.seed = 5});
+  auto sliced = small.on_gpus({0, 1}, adam, 0.5, false);
+  sliced.layout.pipelines[0].groups = {{.degrees = {.data = 2, .context = 2}}, {.degrees = {.context = 2}}};
+  sliced.places = {0, 1, 2, -1, 3, 0};
+  const auto in_slices = run(sliced, {.seed = 6, .devices = 4});
+  for (std::size_t s = 0; s < longer.losses.size(); ++s)
+    CHECK(in_slices.losses[s] == doctest::Approx(longer.losses[s]).epsilon(1e-5));
+  small.model.sequence = 7;
   auto two = small.on_gpus({0, 1}, adam, 0.5, false);
   auto& first = two.layout.pipelines[0];
   first.order = one_f_one_b({2, 1}, 3);

@@ -110,7 +110,7 @@ train::job small_job(bool two_pipelines = false) {
   j.given.device = "cuda";
   j.given.validation = "the same";
   j.given.validation_batches = 1;
-  j.given.place.deadline_s = 20;
+  j.given.place.deadline_s = 60;
   j.given.clip = 0.5;
   return j;
 }
@@ -131,7 +131,7 @@ void expect_close(const std::vector<double>& a, const std::vector<double>& b, do
 
 /// In one process.
 train::job::result on_local_gpus(const train::job& j, const std::vector<int>& places, std::uint64_t seed) {
-  cuda_check::machine machine({.seed = seed, .devices = 6});
+  cuda_check::machine machine({.seed = seed, .devices = 8});
   train::job::result result;
   {
     cuda_devices<api> all(api{&machine}, {.records = 256});
@@ -151,7 +151,7 @@ train::job::result on_local_gpus(const train::job& j, const std::vector<int>& pl
 train::job::result on_processes(train::job j, const std::vector<int>& places, std::uint64_t seed) {
   const folder store("gpu-rank-test-" + std::to_string(seed));
   j.given.place.transport = "gloo";
-  cuda_check::machine machine({.seed = seed, .devices = 6});
+  cuda_check::machine machine({.seed = seed, .devices = 8});
   fake_nccl_world world(machine);
   train::job::result result;
   std::vector<std::exception_ptr> failures(places.size());
@@ -164,15 +164,16 @@ train::job::result on_processes(train::job j, const std::vector<int>& places, st
       where.ranks = static_cast<int>(places.size());
       gloo_options how;
       how.rendezvous = "file:" + store.path.string();
-      how.connect_deadline_s = 20;
+      how.connect_deadline_s = j.given.place.deadline_s;
       gloo_communicator<tensor> comm(where, how);
       train::job::result own;
       if constexpr (std::is_same_v<tensor, fake_tensor>) {
         if (j.given.nccl)
-          train::over_nccl<tensor>(devices, place, fake_nccl{&world}, comm, 20,
+          train::over_nccl<tensor>(devices, place, fake_nccl{&world}, comm, j.given.place.deadline_s,
                                    [&](auto& both) { train::train_rank(j, both, here, own); });
         else if (j.given.cuda_ipc)
-          train::over_ipc<tensor>(devices, place, comm, 20, [&](auto& both) { train::train_rank(j, both, here, own); });
+          train::over_ipc<tensor>(devices, place, comm, j.given.place.deadline_s,
+                                  [&](auto& both) { train::train_rank(j, both, here, own); });
         else
           train::train_rank(j, comm, here, own);
       } else {
@@ -285,19 +286,26 @@ TEST_CASE("stages of several processes train over NCCL, and are refused without 
   CHECK(found.validation == wanted.validation);
 }
 
-TEST_CASE("stages that are cut along tensors train on GPUs: in one process, beside ranks on the host, and over NCCL") {
+TEST_CASE(
+    "stages that are cut along tensors, context or experts train on GPUs: in one process, beside ranks on the host, and over "
+    "NCCL") {
   struct shape_of_stages {
     degrees first, second;
     std::vector<double> shares;
     recomputation recompute = recomputation::none;
+    int experts = 0;
     bool modern = false;  ///< SwiGLU, RMS norms, turned positions, shared heads of keys, no biases
   };
-  const std::vector<shape_of_stages> cases{{.first = {.tensor = 2}, .second = {}, .shares = {}},
-                                           {.first = {}, .second = {.tensor = 2}, .shares = {}, .modern = true},
-                                           {.first = {.data = 2, .tensor = 2},
-                                            .second = {.tensor = 2},
-                                            .shares = {2.0 / 3, 1.0 / 3},
-                                            .recompute = recomputation::selective}};
+  const std::vector<shape_of_stages> cases{
+      {.first = {.tensor = 2}, .second = {}, .shares = {}},
+      {.first = {}, .second = {.tensor = 2}, .shares = {}, .modern = true},
+      {.first = {.data = 2, .tensor = 2},
+       .second = {.tensor = 2},
+       .shares = {2.0 / 3, 1.0 / 3},
+       .recompute = recomputation::selective},
+      {.first = {.context = 2}, .second = {.context = 4}, .shares = {}},
+      {.first = {.data = 2, .expert = 2}, .second = {.data = 2, .tensor = 2, .expert = 2}, .shares = {}, .experts = 4},
+      {.first = {.context = 2}, .second = {.context = 2, .tensor = 2}, .shares = {}, .modern = true}};
   for (std::size_t k = 0; k < cases.size(); ++k) {
     CAPTURE(k);
     const auto& c = cases[k];
@@ -314,12 +322,14 @@ TEST_CASE("stages that are cut along tensors train on GPUs: in one process, besi
                   .activation = gpt::activation_kind::swiglu,
                   .positions = gpt::position_kind::rotary,
                   .bias = false};
+    j.config.experts = c.experts;
     auto& stages = j.plan->plan.pipelines[0].stages;
     stages[0].degrees = c.first;
     stages[1].degrees = c.second;
     stages[0].shares.tensor = c.shares;
     stages[0].recompute = c.recompute;
-    const int ranks = c.first.data * c.first.tensor + c.second.data * c.second.tensor;
+    const auto size_of = [](const degrees& d) { return d.data * d.context * d.tensor; };
+    const int ranks = size_of(c.first) + size_of(c.second);
     std::vector<int> gpus, mixed;
     for (int r = 0; r < ranks; ++r) {
       gpus.push_back(r);
@@ -380,12 +390,13 @@ TEST_CASE("what GPUs do not train is refused by name") {
   };
   auto cut = small_job();
   cut.config.sequence = 8;
-  cut.plan->plan.pipelines[0].stages[0].degrees.context = 2;
-  refuses(cut, "stages are not cut along context");
   cut.plan->plan.pipelines[0].stages[0].degrees = {.tensor = 2};
   cut.given.graphs = true;
-  refuses(cut, "stages that are cut along tensors are not captured in graphs");
+  refuses(cut, "stages that are cut along context or tensors are not captured in graphs");
+  cut.plan->plan.pipelines[0].stages[0].degrees = {.context = 2};
+  refuses(cut, "stages that are cut along context or tensors are not captured in graphs");
   auto experts = small_job(true);
   experts.config.experts = 2;
-  refuses(experts, "experts are not trained");
+  experts.given.graphs = true;
+  refuses(experts, "layers with experts are not captured in graphs");
 }

@@ -14,6 +14,7 @@
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 
 #include <gpt_cuda/cuda_launcher.cuh>
+#include <gpt_cuda/layers.hpp>
 #include <gpt_cuda/timing.hpp>
 #include <gpt_cuda/training.hpp>
 
@@ -43,6 +44,23 @@ std::vector<gpt_cuda::numbers> first_weights(const gpt_cuda::shape& m, int layer
   const auto table = random_numbers(random, m.vocab, h, 0.5 * by);
   if (layer == 0) return {table, random_numbers(random, m.sequence, h, 0.02)};
   if (layer == m.layer_count() - 1) return {table, even(h, 1), even(h, 0)};
+  if (m.has_experts(layer - 1)) {
+    const int e = m.experts;
+    auto block = first_weights(
+        [&] {
+          auto dense = m;
+          dense.experts = 0;
+          return dense;
+        }(),
+        layer);
+    block.resize(8);  // up to the second norm
+    block.push_back(random_numbers(random, h, e, by));
+    block.push_back(random_numbers(random, e * h, m.ffn, by));
+    block.push_back({static_cast<std::size_t>(e), static_cast<std::size_t>(m.ffn), even(e * m.ffn, 0).values});
+    block.push_back(random_numbers(random, e * h, m.ffn, 0.3 / std::sqrt(static_cast<double>(m.ffn))));
+    block.push_back({static_cast<std::size_t>(e), static_cast<std::size_t>(h), even(e * h, 0).values});
+    return block;
+  }
   return {even(h, 1),
           even(h, 0),
           random_numbers(random, h, h + 2 * kv, by),
@@ -105,6 +123,12 @@ void against_host(devices& gpus) {
       number("losses differ by %.1e at most", farthest(gpu_half, host_half)));
   row("GPT, bf16 against floats", farthest(gpu_half, gpu) < 5e-2,
       number("losses differ by %.1e at most", farthest(gpu_half, gpu)));
+  auto experts = training_on({0}, false), experts_on_host = training_on({-1}, false);
+  experts.model.experts = experts_on_host.model.experts = 4;
+  experts.first_weights = experts_on_host.first_weights = [m = experts.model](int layer) { return first_weights(m, layer); };
+  const auto found = gpt_cuda::train(gpus, experts).losses, wanted = gpt_cuda::train(gpus, experts_on_host).losses;
+  row("GPT with experts against the host", farthest(found, wanted) < 2e-2,
+      number("losses differ by %.1e at most", farthest(found, wanted)));
   row("GPT learns", gpu_half.back() < 0.7 * gpu_half.front(),
       number("loss %.3f", gpu_half.front()) + number(" to %.3f", gpu_half.back()));
 }
@@ -125,6 +149,17 @@ void pipelines(devices& gpus) {
   shared.places.push_back(last);
   shared.layout.pipelines[0].groups = {{.degrees = {.data = 2}, .zero = 2}, {}};
   row("GPT, data ranks with shared state", farthest(gpt_cuda::train(gpus, shared).losses, alone) < 1e-3, "against one stage");
+  auto sliced = training_on({0, last}, false);
+  sliced.places.push_back(last);
+  sliced.layout.pipelines[0].groups = {{.degrees = {.context = 2}}, {}};
+  row("GPT, context ranks against one", farthest(gpt_cuda::train(gpus, sliced).losses, alone) < 1e-3, "losses");
+  auto rounded = training_on({0}, true), rounded_stages = training_on({0, last, 0}, true);
+  rounded.model.half_boundaries = rounded_stages.model.half_boundaries = true;
+  const auto rounded_losses = gpt_cuda::train(gpus, rounded).losses;
+  row("GPT, bf16 between layers, three stages against one", gpt_cuda::train(gpus, rounded_stages).losses == rounded_losses,
+      "bits of losses");
+  row("GPT, bf16 between layers against floats", farthest(rounded_losses, half) < 5e-2,
+      number("losses differ by %.1e at most", farthest(rounded_losses, half)));
   row("GPT, stages on GPU and host", farthest(losses(gpus, {0, -1, last}, false), losses(gpus, {-1}, false)) < 1e-3,
       "against the host");
 }
@@ -188,8 +223,76 @@ void attention(devices& gpus) {
   }
 }
 
-void time_block(devices& gpus, int hidden, int heads, int samples, int sequence, bool half) {
+/// Products with epilogues, and the kernel of all updates.
+void fused(devices& gpus) {
+  for (const bool half : {false, true}) {
+    auto t = training_on({0}, half);
+    const auto with = gpt_cuda::train(gpus, t).losses;
+    t.model.epilogues = false;
+    const auto without = gpt_cuda::train(gpus, t).losses;
+    row(std::string("GPT, epilogues against kernels, ") + (half ? "bf16" : "floats"),
+        farthest(with, without) < (half ? 2e-2 : 1e-3),
+        number("losses differ by %.1e at most", farthest(with, without)) + (with == without ? ": there are none" : ""));
+  }
+  using api = hetsched::cuda_runtime;
+  using tensor = gpt_cuda::tensor<api>;
+  hetsched::random_source random(3);
+  hetsched::cuda_backend<api> own(gpus, 0, "updates");
+  const auto bound = own.bind();
+  const auto q = own.compute_queue();
+  const hetsched::adamw adam{.learning_rate = 1e-3, .weight_decay = 0.1};
+  struct one {
+    gpt_cuda::numbers value, gradient;
+    gpt_cuda::parameter<api> here;
+    std::vector<tensor> state;
+  };
+  std::vector<one> all;
+  all.reserve(148);
+  for (int k = 0; k < 148; ++k) {  // as many tensors as GPT-2 of 124 million parameters has, of sizes that fill no piece
+    const int columns = k % 12 == 0 ? 768 * 3072 : k % 3 == 0 ? 768 * 768 : 769 + k;
+    const auto value = random_numbers(random, 1, columns, 1), gradient = random_numbers(random, 1, columns, 1);
+    all.push_back({value, gradient, {q, value, k % 2 == 0}, {}});
+    all.back().here.gradient = gpt_cuda::upload(q, gradient);
+    for (int i = 0; i < 2; ++i) all.back().state.push_back(gpt_cuda::upload(q, even(columns, 0)));
+  }
+  std::vector<hetsched::parameter_update<tensor>> updates;
+  for (auto& p : all) updates.push_back({&p.here.value, &p.here.gradient, p.state, {}, 1});
+  const auto update = [&] { gpt_cuda::operations<api>::update(adam, updates, q); };
+  update();
+  std::size_t wrong = 0, numbers = 0;
+  const gpt_cuda::adamw_update body{0.9f,
+                                    static_cast<float>(1 - 0.9),
+                                    0.999f,
+                                    static_cast<float>(1 - 0.999),
+                                    static_cast<float>(1 - 1e-4),
+                                    static_cast<float>(1e-3 / (1 - 0.9)),
+                                    static_cast<float>(1 / std::sqrt(1 - 0.999)),
+                                    1e-8f};
+  for (auto& p : all) {
+    const auto found = gpt_cuda::download(q, p.here.value);
+    auto wanted = p.value.values;
+    std::vector<float> m(wanted.size()), v(wanted.size());
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      body(static_cast<int>(i), p.gradient.values.data(), m.data(), v.data(), wanted.data());
+      wrong += wanted[i] != found.values[i];
+    }
+    numbers += wanted.size();
+  }
+  row("updates of 148 tensors against the host", wrong == 0,
+      std::to_string(wrong) + " of " + std::to_string(numbers) + " differ");
+  constexpr std::size_t runs = 12;
+  auto clock = own.make_clock(std::vector<std::string>(runs, "updates"));
+  for (std::size_t run = 0; run < runs; ++run) clock.time(run, update);
+  q.finish();
+  clock.read();
+  double best = 1e9;
+  for (std::size_t run = 2; run < runs; ++run) best = std::min(best, clock.end_s(run) - clock.start_s(run));
+  row("the same, time", true, number("%.3f ms,", 1e3 * best) + number(" %.0f GB/s", 29e-9 * static_cast<double>(numbers) / best));
+}
+
+void time_block(devices& gpus, int hidden, int heads, int samples, int sequence, bool half, bool epilogues = true) {
   auto t = training_on({0}, half);
+  t.model.epilogues = epilogues;
   t.model.hidden = hidden;
   t.model.heads = t.model.kv_heads = heads;
   t.model.ffn = 4 * hidden;
@@ -205,7 +308,7 @@ void time_block(devices& gpus, int hidden, int heads, int samples, int sequence,
   const auto costs = gpt_cuda::operations<hetsched::cuda_runtime>::time_layers(
       gpus, 0, {.model = t.model, .samples = samples, .first_weights = t.first_weights, .data = data});
   row("a block, " + std::to_string(hidden) + " wide, " + std::to_string(samples) + " x " + std::to_string(sequence) +
-          " tokens, " + (half ? "bf16" : "floats"),
+          " tokens, " + (half ? "bf16" : "floats") + (epilogues ? "" : ", no epilogues"),
       costs[1].took.forward.median_s > 0,
       number("forward %.3f ms,", 1e3 * costs[1].took.forward.median_s) +
           number(" backward %.3f ms", 1e3 * costs[1].took.backward.median_s));
@@ -244,6 +347,7 @@ void times(devices& gpus) {
     time_block(gpus, 64, 4, 2, 64, half);
     time_block(gpus, 1024, 16, 2, 1024, half);
     time_block(gpus, 2048, 16, 1, 4096, half);
+    time_block(gpus, 1024, 16, 2, 1024, half, false);
   }
   time_steps(gpus);
   const auto measured = gpt_cuda::measure_device(gpus, 0, 4096);
@@ -266,6 +370,7 @@ int main(int argc, char** argv) {
   return rows::main(argc, argv,
                     {{"attention", on_gpus(attention)},
                      {"against_host", on_gpus(against_host)},
+                     {"fused", on_gpus(fused)},
                      {"pipelines", on_gpus(pipelines)},
                      {"times", on_gpus(times)}});
 }

@@ -80,24 +80,27 @@ class gpu_rank {
     const auto refuse = [&](bool asked, const char* what) {
       if (asked) throw hetsched::input_error("--device " + device_ + ": " + what + " on GPUs");
     };
-    refuse(m.experts > 0, "experts are not trained");
+    refuse(graphs_ && m.experts > 0, "layers with experts are not captured in graphs");
     for (const auto& line : layout.pipelines)
       for (int g = 0; g < line.order.ranks; ++g) {
         const auto& d = line.degrees_of(g);
-        refuse(d.context > 1, "stages are not cut along context");
-        refuse(!direct && d.data * d.tensor > 1, "stages of several processes without NCCL are not trained");
-        refuse(graphs_ && d.tensor > 1, "stages that are cut along tensors are not captured in graphs");
+        refuse(!direct && d.data * d.context * d.tensor > 1, "stages of several processes without NCCL are not trained");
+        refuse(graphs_ && d.context * d.tensor > 1, "stages that are cut along context or tensors are not captured in graphs");
       }
   }
   template <class Group>
   [[nodiscard]] layer make_layer(const gpt::config& m, int l, const Group& group, hetsched::recomputation recompute) const {
     // The part of a host's rank, whose collectives nobody calls.
-    const hetsched::device_axis<float> like(group.tensor().rank(), group.tensor().size(), nullptr);
-    auto host = train::make_layer<float>(m, l, like, recompute, {}, {}, group.tensor_shares());
-    return gpt_cuda::operations<Api>::make_layer(
-        gpt_cuda::shape_of(m, products_ == "bf16"), l,
-        {.first = parameters_of(host), .cuts = host.parameter_cuts(), .axis = gpt_cuda::tensor_axis_of<Api>(group.tensor())},
-        own_.compute_queue());
+    const auto like = [](const auto& axis) { return hetsched::device_axis<float>(axis.rank(), axis.size(), nullptr); };
+    auto host = train::make_layer<float>(m, l, like(group.tensor()), recompute, like(group.context()), like(group.expert()),
+                                         group.tensor_shares());
+    return gpt_cuda::operations<Api>::make_layer(gpt_cuda::shape_of(m, products_ == "bf16"), l,
+                                                 {.first = parameters_of(host),
+                                                  .cuts = host.parameter_cuts(),
+                                                  .axis = gpt_cuda::group_axis_of<Api>(group.tensor()),
+                                                  .context = gpt_cuda::group_axis_of<Api>(group.context()),
+                                                  .expert = gpt_cuda::group_axis_of<Api>(group.expert())},
+                                                 own_.compute_queue());
   }
   [[nodiscard]] tensor put(const gpt::tensor<float>& t) const { return gpt_cuda::upload(own_.compute_queue(), to_numbers(t)); }
   [[nodiscard]] static auto loss(std::size_t rows) {
