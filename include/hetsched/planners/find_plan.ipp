@@ -30,7 +30,9 @@
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hexiscale.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
+#include <hetsched/planners/placement.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/search/frontier.hpp>
 #include <hetsched/search/microbatch.hpp>
@@ -226,6 +228,7 @@ class plan_finder {
 
   [[nodiscard]] outcome<plan> of_many_devices() {
     if (takes_turns() && go_on()) take_turns();
+    books_.clear();
     auto found = searched();
     if (begun_ && first_cut_ && !go_on()) {
       auto patient = request_;
@@ -261,66 +264,183 @@ class plan_finder {
            !(request_.deadline_s < infinity) && !request_.mixed_stages && !request_.use_all_devices && !request_.target;
   }
 
-  /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far.
+  using search_of = std::function<outcome<plan>(price_book&, const planning_problem&)>;
+
+  /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far; between
+  /// them that plan is improved by small changes, which none of them makes of another's.
   void take_turns() {
-    const double before = request_.spent();
-    auto hurried = request_;
-    hurried.go_on = [&] { return request_.spent() < before + 0.25 && go_on(); };
-    keep_begun(first_plan(hardware_, costs_, hurried, planner_));
-    first_cut_ = !hurried.go_on();
-    // Where already that takes a while, the search will not come far, unless devices are so few that its first looks are good.
-    constexpr int well_looked_at = 128;
-    const bool slow = hardware_.device_count() > well_looked_at && request_.spent() - before > 0.01;
-    const double all = slow ? 0.9 : 0.5;
     const interop_options one{.warmup = request_.how.warmup, .epsilon = request_.how.epsilon, .prove = false};
     const hetauto_exact_options uniform{.warmup = one.warmup, .epsilon = one.epsilon, .prove = false};
     const hexiscale_options groups{.seed = request_.how.seed, .warmup = one.warmup, .epsilon = one.epsilon};
-    using searches = std::pair<double, std::function<outcome<plan>(price_book&, const planning_problem&)>>;
+    const search_of partitions = [&](auto& book, const auto& problem) { return hexiscale(book, problem, groups); };
+    const search_of rows = [&](auto& book, const auto& problem) { return interop_dp(book, problem, one); };
+    const search_of alike = [&](auto& book, const auto& problem) { return hetauto_exact(book, problem, uniform); };
+    const search_of singles = [&](auto& book, const auto& problem) {
+      return place_stages(hardware_, book.costs(), problem, {.prove = false});
+    };
+    const auto tables = first_looks(partitions, rows);
+    // With so little time that few sizes are known, the search looks at the others.
+    if (!tables) {
+      first_cut_ = true;
+      return;
+    }
+    const double before = request_.spent();
+    auto hurried = request_;
+    hurried.go_on = [&] { return request_.spent() < before + (begun_ ? 0.1 : 0.25) && go_on(); };
+    if (auto found = first_plan(hardware_, costs_, hurried, planner_)) {
+      const int size = found->pipelines.front().microbatch_size;
+      keep_met(size, std::move(found));
+    }
+    first_cut_ = !hurried.go_on();
+    // Where looks take long, the search itself will not come far.
+    constexpr int well_looked_at = 128;
+    const bool few = hardware_.device_count() <= well_looked_at;
+    take_turn(few ? 0.12 : 0.15, partitions);
+    constexpr double little = 0.04, of_tree = 0.1;
+    improve_begun(little);
+    // It takes tables and costs of all sizes.
+    const auto own_sizes = sizes();
+    const bool all_have_costs =
+        request_.microbatch_size > 0 || own_sizes.size() == microbatch_sizes(request_.global_batch).size();
+    const bool additive = !own_sizes.empty() && book_of(own_sizes.front()).costs().additive();
+    if (all_have_costs && additive && *tables * static_cast<double>(own_sizes.size()) < of_tree) {
+      take_tree_turn(of_tree);
+      improve_begun(little);
+    }
     // hetauto_exact looks at all sets of subclusters.
     const bool many_sets = hardware_.subclusters.size() > 4;
-    const searches partitions{0.10, [&](auto& book, const auto& problem) { return hexiscale(book, problem, groups); }};
-    const searches alike{many_sets ? 0.35 : 0.55,
-                         [&](auto& book, const auto& problem) { return hetauto_exact(book, problem, uniform); }};
-    const searches rows{many_sets ? 0.55 : 0.35, [&](auto& book, const auto& problem) { return interop_dp(book, problem, one); }};
-    const searches turns[] = {partitions, many_sets ? rows : alike, many_sets ? alike : rows};
-    std::map<int, double> met;  // the least iteration of a size
-    std::map<int, price_book> books;
-    const auto keep = [&](int size, outcome<plan> found) {
-      if (!found) return;
-      auto& least = met.try_emplace(size, infinity).first->second;
-      least = std::min(least, objective_of(*found));
-      keep_begun(std::move(found));
-    };
-    // First looks tell the sizes apart; where they become worse and worse, larger ones hardly help.
-    double best_s = infinity;
-    int worse = 0, looks = 0;
-    const double looked = request_.spent() + 0.25;
-    for (const int size : sizes()) {
-      if (request_.spent() > looked || worse == 2 || !go_on()) break;
+    const double more = few ? 0.18 : 0.4, less = 0.12;
+    take_turn(more, many_sets ? rows : alike);
+    improve_begun(little);
+    take_turn(less, many_sets ? alike : rows);
+    // Whether single devices are near the best is soon known.
+    const bool one_each = few && additive && request_.how.warmup == warmup_rule::exact;
+    if (one_each && take_turn(0.03, singles) < 1.5 * best_begun()) take_turn(0.12, singles);
+    improve_begun(little);
+    auto choice = choice_;
+    if (few)
+      take_turn(0.1, [&](auto& book, const auto& problem) {
+        choice.similar = begun_ ? with_microbatch_size(*begun_, problem.microbatch_size).value_or(std::vector<pipeline_plan>{})
+                                : std::vector<pipeline_plan>{};
+        return planner_.make(hardware_, book.costs(), problem, choice);
+      });
+  }
+
+  /// First looks tell the sizes apart; where they become worse and worse, larger ones hardly help. Partitions take no tables:
+  /// where one is soon made, all sizes have one first, and rows are looked at in the order of these. Returns what the first look
+  /// at rows took, with its tables; nothing if the time was too short for some sizes.
+  [[nodiscard]] std::optional<double> first_looks(const search_of& partitions, const search_of& rows) {
+    const double quick = 0.025;
+    auto order = sizes();
+    double tables = infinity, best_s = infinity;
+    int worse = 0;
+    std::size_t known = 0;
+    const auto look = [&](int size, double last, const search_of& search) {
       auto problem = problem_of(request_, size);
       problem.progress = [](const search_progress&) { return false; };
-      auto& book = books.try_emplace(size, hardware_, costs_(size)).first->second;
-      keep(size, interop_dp(book, problem, one));
-      keep(size, hexiscale(book, problem, groups));
-      ++looks;
-      const double own_s = met.contains(size) ? met[size] : infinity;
+      problem.go_on = [&] { return request_.spent() < last && go_on(); };
+      return keep_met(size, search(book_of(size), problem));
+    };
+    const auto judge = [&](double own_s) {
       worse = own_s > hardly * best_s ? worse + 1 : 0;
       best_s = std::min(best_s, own_s);
+    };
+    const double start = request_.spent();
+    bool soon = false;
+    for (const int size : order) {
+      if (worse == 2 || request_.spent() > start + 0.2 || !go_on()) break;
+      if (size != order.front() && !soon) break;
+      const double before = request_.spent();
+      judge(look(size, soon ? start + 0.2 : start + quick, partitions));
+      if (size == order.front()) soon = request_.spent() - before < quick;
     }
-    // With so little time that few sizes are known, the search looks at the others.
-    constexpr int few = 3;
-    if (looks < few && request_.spent() > looked) return;
-    for (const auto& [share, search] : turns) {
-      const double end = request_.spent() + share * all;
-      for (const int size : sizes_to_begin_with(met)) {
-        auto problem = problem_of(request_, size);
-        problem.go_on = [&, end = end] { return request_.spent() < end && go_on(); };
-        if (begun_) problem.beat = sums_below * objective_of(*begun_);
-        if (!problem.go_on()) break;
-        keep(size, search(books.try_emplace(size, hardware_, costs_(size)).first->second, problem));
+    if (soon) std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return met_of(a) < met_of(b); });
+    worse = 0;
+    best_s = infinity;
+    const double begun = request_.spent();
+    for (const int size : order) {
+      const double before = request_.spent();
+      if (worse == 2 || before > begun + 0.2 || !go_on()) break;
+      double own_s = look(size, begun + 0.4, rows);
+      if (!(tables < infinity)) tables = request_.spent() - before;
+      if (!soon) own_s = std::min(own_s, look(size, begun + 0.4, partitions));
+      judge(own_s);
+      ++known;
+    }
+    constexpr std::size_t some = 3;
+    if (!soon && known < std::min(some, order.size()) && worse < 2) return {};
+    return tables;
+  }
+
+  /// Returns the least iteration that the search has found.
+  double take_turn(double share, const search_of& search) {
+    const double end = request_.spent() + share;
+    double least_s = infinity;
+    for (const int size : sizes_to_begin_with(met_)) {
+      const double left = end - request_.spent();
+      if (left < 0.1 * share || !go_on()) break;
+      const double own_end = end - 0.3 * left;  // some is left for the next one
+      auto problem = problem_of(request_, size);
+      problem.go_on = [&] { return request_.spent() < own_end && go_on(); };
+      if (begun_) problem.beat = sums_below * objective_of(*begun_);
+      least_s = std::min(least_s, keep_met(size, search(book_of(size), problem)));
+    }
+    return least_s;
+  }
+
+  /// HetAuto's search of all sizes at once, under its own warm-ups and the rule that is asked for.
+  void take_tree_turn(double share) {
+    const double end = request_.spent() + share;
+    const int size = request_.microbatch_size;
+    auto problem = problem_of(request_, std::max(1, size));
+    problem.go_on = [&] { return request_.spent() < end && go_on(); };
+    problem.progress = [&](const search_progress&) { return problem.go_on(); };
+    hetauto_options options;
+    options.search.seed = request_.how.seed;
+    const auto found = size > 0 ? hetauto(hardware_, costs_(size), problem, options)
+                                : hetauto_of_batch(hardware_, costs_, request_.global_batch, problem, options);
+    if (!found) return;
+    for (const bool own_warmups : {true, false}) {
+      auto other = *found;
+      other.gradient_sync.clear();
+      for (auto& line : other.pipelines) {
+        line.schedule = {.name = std::string(schedule_name(request_.how.warmup))};
+        for (auto& s : line.stages) s.warmup = own_warmups && request_.how.warmup == warmup_rule::exact ? s.warmup : 0;
       }
-      if (!go_on()) return;
+      auto judged = evaluate(hardware_, costs_, std::move(other), judging());
+      if (!judged || !judged->shortage.empty()) continue;
+      const int own = judged->plan.pipelines.front().microbatch_size;
+      keep_met(own, std::move(judged->plan));
     }
+  }
+
+  /// The best plan so far, by small changes, unless these were tried.
+  void improve_begun(double share) {
+    if (!begun_ || best_begun() == improved_s_) return;
+    improved_s_ = best_begun();
+    const int size = begun_->pipelines.front().microbatch_size;
+    const double end = request_.spent() + share;
+    auto problem = problem_of(request_, size);
+    problem.go_on = [&] { return request_.spent() < end && go_on(); };
+    keep_met(size, parallel_pipelines(book_of(size), problem,
+                                      {.warmup = request_.how.warmup,
+                                       .epsilon = request_.how.epsilon,
+                                       .hopeless = infinity,
+                                       .start = {begun_->pipelines},
+                                       .search = false}));
+    if (problem.go_on()) improved_s_ = best_begun();
+  }
+
+  [[nodiscard]] price_book& book_of(int size) { return books_.try_emplace(size, hardware_, costs_(size)).first->second; }
+  [[nodiscard]] double& met_of(int size) { return met_.try_emplace(size, infinity).first->second; }
+  [[nodiscard]] double best_begun() const { return begun_ ? objective_of(*begun_) : infinity; }
+  /// Returns the objective; infinity if there is none.
+  double keep_met(int size, outcome<plan> found) {
+    if (!found) return infinity;
+    const double value = objective_of(*found);
+    met_of(size) = std::min(met_of(size), value);
+    keep_begun(std::move(found));
+    return value;
   }
   static constexpr double sums_below = 1.03;  // of an iteration, by which planners' sums may be above it
 
@@ -643,11 +763,14 @@ class plan_finder {
   std::map<int, refusal> refusals_;     // by the planner, of each size the last one
   std::map<int, outcome<plan>> whole_;  // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look_;
-  std::optional<plan> begun_;  // the best of the turns of other planners
-  bool first_cut_ = false;     // whether the first plan had too little time among them
-  bool hurry_ = true;          // first looks may end without an answer
-  std::set<int> copied_;       // sizes for which pipelines cut alike were searched
-  std::vector<int> given_up_;  // sizes where one has
+  std::optional<plan> begun_;        // the best of the turns of other planners
+  std::map<int, double> met_;        // the least iteration that turns have met, of a size
+  std::map<int, price_book> books_;  // of the turns
+  double improved_s_ = infinity;     // of a plan of which small changes have been tried
+  bool first_cut_ = false;           // whether the first plan had too little time among them
+  bool hurry_ = true;                // first looks may end without an answer
+  std::set<int> copied_;             // sizes for which pipelines cut alike were searched
+  std::vector<int> given_up_;        // sizes where one has
 };
 
 inline void validate(const plan_request& request) {

@@ -261,6 +261,37 @@ TEST_CASE("stopped at any time there is a plan, more steps never make it worse, 
   CHECK(incomplete > 60 / sanitizer_share);
 }
 
+TEST_CASE("plans of others are improved by small changes without a search") {
+  random_source random(4107);
+  int better = 0, begun = 0;
+  for (int n = 0; n < 60; ++n) {
+    CAPTURE(n);
+    auto given = random_instance(random, {.layers = 6, .subclusters = 2, .devices = 4});
+    given.problem.use_all_devices = false;
+    INFO(text(given));
+    const additive_costs costs{given.costs};
+    auto first_only = given.problem;
+    first_only.progress = [](const search_progress&) { return false; };
+    const auto first = interop_dp(given.hardware, costs, first_only, given.options);
+    auto options = as_parallel(given.options);
+    options.search = false;
+    const auto none = parallel_pipelines(given.hardware, costs, given.problem, options);
+    REQUIRE_FALSE(none);
+    CHECK(none.why_not().why == refusal::kind::infeasible);
+    if (!first) continue;
+    ++begun;
+    options.start = {first->pipelines};
+    const auto found = parallel_pipelines(given.hardware, costs, given.problem, options);
+    REQUIRE(found);
+    CHECK(as_fast(found->predicted.iteration_s, first->predicted.iteration_s));
+    better += found->predicted.iteration_s < 0.999 * first->predicted.iteration_s;
+    CHECK(found->evidence->objective_bound == 0);
+    CHECK_FALSE(found->evidence->complete);
+  }
+  CHECK(begun > 20);
+  CHECK(better > begun / 10);
+}
+
 TEST_CASE("a known objective ends a search that cannot beat it, and hides nothing that does") {
   random_source random(4105);
   int better = 0, beaten = 0;

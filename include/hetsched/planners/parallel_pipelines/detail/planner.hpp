@@ -56,8 +56,10 @@ class parallel_planner {
         found_(book.hardware(), book.costs(), problem, table, ends_, algebra, asked, options.warmup, options.epsilon) {}
 
   [[nodiscard]] outcome<plan> run() {
-    if (!found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
+    if (options_.search && !found_.worth().money())
+      several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
+    if (!options_.search) return improved();
     auto why = one_pipeline(true);
     if (!go_on() || cannot_win()) return finish(why);
     // What is looked at to the end has the best single pipeline soon: little time may be left for what takes longer. It is put
@@ -83,9 +85,7 @@ class parallel_planner {
         if (!stopped_) tell_cases_apart(relaxed, pool, sets);
       }
     }
-    if (!stopped_) shift_microbatches();
-    if (!stopped_) change_single_pipeline();
-    if (!stopped_) look_around();
+    improve();
     return finish(why);
   }
 
@@ -337,6 +337,21 @@ class parallel_planner {
       prove(money.within(deadline, scarce.prices, found_.least(), ask));
     }
     looked_at_ = path.looked_at();
+  }
+
+  // Small changes of the best plan.
+  void improve() {
+    if (!stopped_) shift_microbatches();
+    if (!stopped_) change_single_pipeline();
+    if (!stopped_) look_around();
+  }
+  [[nodiscard]] outcome<plan> improved() {
+    if (found_.best() && go_on()) improve();
+    if (auto& best = found_.best()) {
+      best->evidence = search_evidence{.objective_value = found_.least(), .work = {{"plans", found_.plans()}}};
+      return *std::move(best);
+    }
+    return refusal{refusal::kind::infeasible, "no plan was given that fits in memory"};
   }
 
   // Single microbatches from the pipeline that is done last to others, as long as that helps.
