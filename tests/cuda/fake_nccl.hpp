@@ -210,10 +210,31 @@ class fake_nccl_world {
     if (const int code = begin("ncclGroupEnd"); code != 0) return g.calls.clear(), code;
     return end_calls(g);
   }
+  int keep(end* e, void* memory, void*& handle) {
+    const auto allocation = machine.allocation_of(memory);
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("ncclCommRegister"); code != 0) return code;
+    if (!e || !e->alive || !e->made || allocation == 0)
+      return report("memory or a communicator is registered that is not there"), 4;
+    handle = &kept_.emplace_back(kept{e, memory, allocation});
+    return 0;
+  }
+  int let_go(end* e, void* handle) {
+    const std::lock_guard lock(guard_);
+    if (const int code = begin("ncclCommDeregister"); code != 0) return code;
+    auto& k = *static_cast<kept*>(handle);
+    if (k.of != e || !e->alive) return report("memory is deregistered where it is not registered"), 4;
+    look_for_freed(e);
+    k.of = nullptr;
+    return 0;
+  }
   int finish(end* e) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("ncclCommFinalize"); code != 0) return code;
     if (machine.is_held_by_graph(e)) report("a communicator is finalised that a graph holds: that waits for the graph's end");
+    look_for_freed(e);
+    if (std::any_of(kept_.begin(), kept_.end(), [&](const kept& k) { return k.of == e; }))
+      report("a communicator is finalised that has registered memory");
     e->finishing = true;
     e->turns = habits_.turns_late;
     return 7;
@@ -293,6 +314,17 @@ class fake_nccl_world {
     int depth = 0;
     std::vector<std::pair<end*, call>> calls;
   };
+
+  /// Registered memory.
+  struct kept {
+    end* of = nullptr;
+    void* memory = nullptr;
+    std::uint64_t allocation = 0;
+  };
+  void look_for_freed(const end* e) {
+    for (auto& k : kept_)
+      if (k.of == e && machine.allocation_of(k.memory) != k.allocation) report("memory is freed that is registered");
+  }
 
   static const char* name_of(const call& c) {
     if (c.kind == collective::none) return c.sends ? "ncclSend" : "ncclRecv";
@@ -538,6 +570,7 @@ class fake_nccl_world {
   std::uint32_t ids_ = 0;
   std::map<nccl_id, clique> cliques_;
   std::deque<clique> split_off_;
+  std::deque<kept> kept_;
   std::deque<end> ends_;
   std::deque<kernel> kernels_;                ///< with the machine's lock held
   std::map<int, std::deque<end*>> creating_;  ///< by device
@@ -585,6 +618,10 @@ struct fake_nccl {
   [[nodiscard]] int reduce(const void* from, void* to, std::size_t n, nccl_type t, int root, communicator c, stream s) const {
     return together(collective::reduce, from, to, n, t, root, c, s);
   }
+  [[nodiscard]] int keep(communicator c, void* memory, std::size_t, void*& handle) const {
+    return world->keep(c, memory, handle);
+  }
+  [[nodiscard]] int let_go(communicator c, void* handle) const { return world->let_go(c, handle); }
   [[nodiscard]] int begin_group() const { return world->begin_group(); }
   [[nodiscard]] int end_group() const { return world->end_group(); }
   [[nodiscard]] int finish(communicator c) const { return world->finish(c); }
@@ -604,6 +641,6 @@ struct fake_nccl {
   }
 };
 
-static_assert(nccl_api<fake_nccl>);
+static_assert(nccl_api<fake_nccl> && nccl_register_api<fake_nccl>);
 
 }  // namespace hetsched::test

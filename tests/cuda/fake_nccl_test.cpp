@@ -335,3 +335,27 @@ TEST_CASE("[threads] the fake of NCCL finds graphs with transfers that NCCL does
                                    : "a communicator is aborted that a graph holds: that waits for the graph's end"));
   }
 }
+
+TEST_CASE("[threads] the fake of NCCL finds registered memory that is freed, and communicators that end before it is let go") {
+  enum class fault { none, freed, left, elsewhere };
+  for (const auto f : {fault::none, fault::freed, fault::left, fault::elsewhere}) {
+    CAPTURE(static_cast<int>(f));
+    const auto found = two_ranks([f](small_rank& r) {
+      const cuda_check::api cuda{&r.machine};
+      cuda_check::api::pool pool{};
+      void *memory = nullptr, *handle = nullptr;
+      REQUIRE(cuda.create_pool(r.rank, pool) == 0);
+      REQUIRE(cuda.allocate(memory, 64, pool, r.stream) == 0);
+      CHECK(r.api.keep(r.with[0], memory, 64, handle) == 0);
+      if (f == fault::freed) CHECK(cuda.free(memory, r.stream) == 0);
+      if (f != fault::left) CHECK((r.api.let_go(r.with[f == fault::elsewhere ? 1 : 0], handle) == 0) == (f != fault::elsewhere));
+      if (f == fault::none || f == fault::left) CHECK(r.api.finish(r.with[0]) == 7);
+      if (f != fault::freed) CHECK(cuda.free(memory, r.stream) == 0);
+    });
+    REQUIRE(found.reports.empty() == (f == fault::none));
+    if (f == fault::none) continue;
+    CHECK(found.reports[0] == (f == fault::freed  ? "memory is freed that is registered"
+                               : f == fault::left ? "a communicator is finalised that has registered memory"
+                                                  : "memory is deregistered where it is not registered"));
+  }
+}

@@ -339,6 +339,7 @@ namespace {
 /// Of all ranks.
 struct nccl_traffic {
   std::size_t calls = 0;  ///< sends, receives and collectives
+  std::size_t scatters = 0, gathers = 0, registered = 0;
   double bytes = 0;
   std::map<std::string, std::size_t> first_bytes;  ///< of each kind of collective
 };
@@ -348,15 +349,19 @@ found on_nccl(cuda_check::machine& machine, const training_case& c, nccl_traffic
   found result;
   {
     fake_devices devices(cuda_check::api{&machine}, {.records = 64});
-    result = on_fake<cuda_backend<cuda_check::api>, false>(devices, connect_nccl(devices, world, ranks), numbered_places(ranks),
-                                                           c.model, c.layout, c.run);
+    result = on_fake<cuda_backend<cuda_check::api>, false>(devices, connect_nccl(devices, world, ranks, {.registers = true}),
+                                                           numbered_places(ranks), c.model, c.layout, c.run);
   }
+  CHECK(world.calls("ncclCommDeregister") == world.calls("ncclCommRegister"));
   if (told) {
+    told->registered = world.calls("ncclCommRegister");
     told->bytes = world.sent_bytes();
     told->first_bytes = world.first_bytes(ranks);
     for (const auto* name :
          {"ncclSend", "ncclRecv", "ncclAllReduce", "ncclReduceScatter", "ncclAllGather", "ncclBroadcast", "ncclReduce"})
       told->calls += world.calls(name);
+    told->gathers = world.calls("ncclAllGather");
+    told->scatters = world.calls("ncclReduceScatter");
   }
   expect_clean(machine);
   return result;
@@ -447,22 +452,32 @@ TEST_CASE("[threads] gradients as of 4 GB in buckets as of 64 MiB take a call of
     for (const matrix<double>& g : layer.gradients()) bytes += sizeof(double) * g.rows() * g.columns();
   }
   // With shared state one to scatter sums, and one to gather what owners have made of them: each half of an all-reduce. Larger
-  // buckets there, as the test takes its time by calls.
-  for (const int zero : {0, 1}) {
+  // buckets there, as the test takes its time by calls. With shared parameters sums are scattered, too, and a layer's parameters
+  // are gathered by one call for each use.
+  for (const int zero : {0, 1, 3}) {
     CAPTURE(zero);
     training_case c{t, even_layout(t.layers, schedule_of("1f1b", 1, 1), 8), {.sums_in_order = false}};
     c.layout.pipelines[0].groups.push_back({.degrees = {.data = 8}, .zero = zero});
     c.run.joint_bytes = static_cast<std::size_t>(std::ceil(static_cast<double>(bytes) * (64 << 20) / 4e9 / sizeof(double))) *
                         sizeof(double) * (zero == 0 ? 1 : 10);
-    const std::size_t buckets = (bytes + c.run.joint_bytes - 1) / c.run.joint_bytes, calls_each = zero == 0 ? 1 : 2;
+    const std::size_t buckets = (bytes + c.run.joint_bytes - 1) / c.run.joint_bytes, calls_each = zero == 1 ? 2 : 1;
     std::array<nccl_traffic, 2> of{};
     for (const int steps : {1, 2}) {
       c.run.steps = steps;
       cuda_check::machine machine({.seed = 600, .devices = 8, .most_turns_late = 0});
       (void)on_nccl(machine, c, &of.at(static_cast<std::size_t>(steps - 1)));
     }
-    CHECK(of[1].calls - of[0].calls == 8 * calls_each * buckets);
-    CHECK(of[1].calls - of[0].calls <= 8 * calls_each * 100);
+    const std::size_t calls = of[1].calls - of[0].calls, scatters = of[1].scatters - of[0].scatters;
+    CHECK(calls <= 8 * calls_each * 100);
+    CHECK((of[1].registered > 0) == (zero < 3));  // whose buffers are freed in each step
+    if (zero == 3) {
+      const auto layers = static_cast<std::size_t>(t.layers);
+      CHECK(of[1].gathers - of[0].gathers == 8 * 2 * layers);  // for forwards and for backwards
+      CHECK(scatters <= 8 * (buckets + layers));
+      CHECK(calls == scatters + 8 * 2 * layers);
+      continue;
+    }
+    CHECK(calls == 8 * calls_each * buckets);
     const double sent = (of[1].bytes - of[0].bytes) / 8, whole = 2 * 7.0 / 8 * static_cast<double>(bytes);
     // What connects sums as much as a bucket, in doubles and parts of one size.
     const std::size_t elements = c.run.joint_bytes / sizeof(double), part = zero == 0 ? elements / 8 : (elements + 7) / 8;

@@ -312,6 +312,56 @@ void buckets(const rank_of& r) {
   own.end();
 }
 
+/// Transfers in a CUDA graph, which is updated; and a communicator that is split off.
+void captured(const rank_of& r) {
+  constexpr std::size_t bytes = std::size_t{16} << 20;
+  connected_rank own(r, bytes, {.network = {}, .least_channels = 0, .most_channels = 4});
+  const hetsched::cuda_runtime cuda;
+  const auto exchange = [&](std::size_t size) {
+    own.group([&] {
+      own.send(1 - r.rank, size);
+      own.receive(1 - r.rank, size);
+    });
+  };
+  const double plain_s = own.timed(10, [&] { exchange(bytes); });
+  const auto expect = [](int code, const char* call) { require_cuda(static_cast<cudaError_t>(code), call); };
+  hetsched::cuda_runtime::graph graph{};
+  expect(cuda.begin_capture(own.stream), "cudaStreamBeginCapture");
+  exchange(bytes);
+  expect(cuda.end_capture(own.stream, graph), "cudaStreamEndCapture");
+  require_cuda(cudaMemsetAsync(own.other, 0, bytes, own.stream), "cudaMemsetAsync");
+  const double graph_s = own.timed(10, [&] { expect(cuda.launch(graph, own.stream), "cudaGraphLaunch"); });
+  const auto number_of_other = static_cast<float>(2 - r.rank);
+  bool came = own.holds(own.other, bytes, number_of_other);
+  bool updated = false;
+  expect(cuda.begin_capture(own.stream), "cudaStreamBeginCapture");
+  exchange(bytes / 2);
+  expect(cuda.end_update(own.stream, graph, updated), "cudaGraphExecUpdate");
+  require_cuda(cudaMemsetAsync(own.other, 0, bytes, own.stream), "cudaMemsetAsync");
+  expect(cuda.launch(graph, own.stream), "cudaGraphLaunch");
+  own.synchronize();
+  came = came && own.holds(own.other, bytes / 2, number_of_other) && own.holds(own.other + own.numbers / 2, bytes / 2, 0);
+  expect(cuda.destroy_graph(graph), "cudaGraphExecDestroy");
+  r.tell("2 ranks, 16 MiB both ways in a CUDA graph", came,
+         number("%.3f ms, ", 1e3 * graph_s) + number("%.3f ms without; ", 1e3 * plain_s) +
+             (updated ? "updated" : "made again for another size"));
+
+  const auto begin = clock_type::now();
+  ncclComm_t part{};
+  require(nccl::split(own.comm, 0, r.ranks - 1 - r.rank, part, {}), "ncclCommSplit");
+  settle(own.comm, "ncclCommSplit");
+  settle(part, "ncclCommSplit");
+  const double split_s = seconds_since(begin);
+  require(nccl::all_reduce(own.mine, own.mine, own.numbers, hetsched::nccl_type::f32, part, own.stream), "ncclAllReduce");
+  settle(part, "ncclAllReduce");
+  own.synchronize();
+  r.tell("2 ranks, a communicator that is split off", own.holds(own.mine, bytes, 3), number("%.2f s", split_s));
+  require(nccl::finish(part), "ncclCommFinalize");
+  settle(part, "ncclCommFinalize");
+  require(nccl::destroy(part), "ncclCommDestroy");
+  own.end();
+}
+
 void one_rank() {
   int version = 0;
   ncclGetVersion(&version);
@@ -334,5 +384,6 @@ int main(int argc, char** argv) {
                      {"channels_4", [] { on_ranks(2, channels<4>); }},
                      {"channels_2", [] { on_ranks(2, channels<2>); }},
                      {"relay", [] { on_ranks(3, relay); }},
-                     {"buckets", [] { on_ranks(2, buckets); }}});
+                     {"buckets", [] { on_ranks(2, buckets); }},
+                     {"captured", [] { on_ranks(2, captured); }}});
 }

@@ -70,6 +70,12 @@ struct nccl_runtime {
   static int reduce(const void* from, void* to, std::size_t elements, nccl_type t, int root, communicator c, stream s) {
     return ncclReduce(from, to, elements, type_of(t), ncclSum, root, c, s);
   }
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
+  static int keep(communicator c, void* memory, std::size_t bytes, void*& handle) {
+    return ncclCommRegister(c, memory, bytes, &handle);
+  }
+  static int let_go(communicator c, void* handle) { return ncclCommDeregister(c, handle); }
+#endif
   static int begin_group() { return ncclGroupStart(); }
   static int end_group() { return ncclGroupEnd(); }
   static int finish(communicator c) { return ncclCommFinalize(c); }

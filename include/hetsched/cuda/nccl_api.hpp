@@ -100,6 +100,19 @@ concept nccl_api = std::copyable<A> &&
   { a.last_error(c) } -> std::convertible_to<std::string>;
 };
 
+/// An nccl_api that is told of memory which transfers use again and again, so that it need not copy through buffers of its own.
+///   keep(communicator, void*, bytes, void*& handle)
+///                             until let_go the memory is there, and does not move [ncclCommRegister]
+///   let_go(communicator, void* handle)
+///                             before the communicator is finished, with nothing under way [ncclCommDeregister]
+/// Not checked: any of that.
+template <class A>
+concept nccl_register_api = nccl_api<A> &&
+    requires(const A& a, typename A::communicator c, void* memory, std::size_t bytes, void*& handle) {
+  { a.keep(c, memory, bytes, handle) } -> std::same_as<int>;
+  { a.let_go(c, memory) } -> std::same_as<int>;
+};
+
 /// A call of NCCL that failed, or what it has begun.
 class nccl_error : public error {
  public:

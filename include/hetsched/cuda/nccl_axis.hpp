@@ -34,6 +34,9 @@ class nccl_axis {
   using traits = tensor_traits<Tensor>;
 
  public:
+  /// Whether parts of one size take one call, and others one for each rank.
+  static constexpr bool prefers_even_parts = true;
+
   nccl_axis() = default;
   /// As axis_group; of the options the name is used, and what is planned.
   /// Throws: input_error for ranks that do not exist or are not different, or if this one is not among them.
@@ -48,6 +51,14 @@ class nccl_axis {
   [[nodiscard]] int size() const { return size_; }
   /// Whether it has collectives.
   [[nodiscard]] bool connects() const { return size_ == 1 || shared_; }
+
+  /// Registers the memory of a tensor with NCCL, if nccl_options::registers and NCCL can, until the result ends, which is before
+  /// the tensor does; behind set_plan, which connects. Throws: nccl_error.
+  [[nodiscard]] std::shared_ptr<const void> keep(Tensor& t) const {
+    const auto number = shared_ ? shared_->keep_memory(who_, traits::buffer(t)) : 0;
+    if (number == 0) return {};
+    return {static_cast<const void*>(nullptr), [of = shared_, number](const void*) { of->let_memory_go(number); }};
+  }
 
   /// values: the sum over all ranks, on all of them.
   void all_reduce(Tensor& values, const Queue& q) const {
@@ -67,7 +78,7 @@ class nccl_axis {
   /// Parts of these sizes.
   void all_gather(const Tensor& mine, Tensor& all, std::span<const std::size_t> counts, const Queue& q) const {
     sizes().expect_parts(mine, all, counts);
-    if (size_ == 1) return traits::assign(all, mine, q);
+    if (are_even(counts)) return all_gather(mine, all, q);
     call("ncclBroadcast", mine, all, q, [&](const auto& nccl, auto* from, auto* to, auto with, auto s) {
       auto* cursor = static_cast<std::byte*>(to);
       return grouped(nccl, size_, 1, [&](int k) {
@@ -88,7 +99,7 @@ class nccl_axis {
   /// Parts of these sizes.
   void reduce_scatter(const Tensor& all, Tensor& mine, std::span<const std::size_t> counts, const Queue& q) const {
     sizes().expect_parts(mine, all, counts);
-    if (size_ == 1) return traits::assign(mine, all, q);
+    if (are_even(counts)) return reduce_scatter(all, mine, q);
     call("ncclReduce", all, mine, q, [&](const auto& nccl, auto* from, auto* to, auto with, auto s) {
       const auto* cursor = static_cast<const std::byte*>(from);
       return grouped(nccl, size_, 1, [&](int k) {
@@ -138,6 +149,9 @@ class nccl_axis {
  private:
   static constexpr nccl_type type = nccl_type_of<typename traits::element>;
   static std::size_t elements(const Tensor& t) { return detail::elements_in_buffer(t); }
+  static bool are_even(std::span<const std::size_t> counts) {
+    return std::all_of(counts.begin(), counts.end(), [&](std::size_t n) { return n == counts.front(); });
+  }
   [[nodiscard]] detail::axis_sizes<Tensor> sizes() const { return {rank_, size_}; }
   /// body(k) -> code for k from 0 to n - 1, each with so many operations, in groups that NCCL does not cut.
   template <class Nccl, class Body>

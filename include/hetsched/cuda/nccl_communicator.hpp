@@ -525,6 +525,24 @@ class nccl_communicator {
             "rank " + std::to_string(links.rank()) + ": " + what + "; ended, as " + std::string(links.control().failure()),
             {.to = links.rank()}, no_microbatch, {});
     }
+    /// See nccl_axis::keep. 0: not registered.
+    std::size_t keep_memory(std::size_t number, cuda_buffer<Api>& b) {
+      const std::lock_guard lock(guard);
+      if constexpr (nccl_register_api<NcclApi>)
+        if (links.options().registers && b.bytes() > 0 && links.is_connected(callers[number].who))
+          return links.keep(callers[number].who, b.data(), b.bytes());
+      return 0;
+    }
+    void let_memory_go(std::size_t number) {
+      const std::lock_guard lock(guard);
+      try {
+        if (has_failed()) return;
+        finish();
+        links.let_go(number);
+      } catch (const std::exception& e) {
+        give_up("rank " + std::to_string(links.rank()) + ": " + e.what());
+      }
+    }
     void forget_ended() {
       while (!under_way.empty() && under_way.front().end.reached()) {
         under_way.pop_front();

@@ -39,6 +39,9 @@ struct nccl_options {
   /// nothing else, and share what it has: one exchange of addresses for all. Else each is made by itself, as are those whose link
   /// names a network. The same on all ranks.
   bool splits = true;
+  /// Buffers of sums of gradients are registered with NCCL, where they stay for a training: see nccl_axis::keep. For memory that
+  /// NCCL can register, such as that of an adopted allocator which has it from ncclMemAlloc.
+  bool registers = false;
 };
 
 namespace detail {
@@ -307,6 +310,18 @@ class nccl_links {
     require(body(std::as_const(api_), made_.at(c), queue_.stream()), name, c);
     settle(c, name, deadline_in(options_.deadline_s), options_.deadline_s);
   }
+  /// Registers memory, for let_go(the result), at the latest when all are disconnected.
+  [[nodiscard]] std::size_t keep(const nccl_clique& c, void* memory, std::size_t bytes) requires nccl_register_api<NcclApi> {
+    void* made = nullptr;
+    require(api_.keep(made_.at(c), memory, bytes, made), "ncclCommRegister", c);
+    kept_[++keeps_] = {c, made};
+    return keeps_;
+  }
+  void let_go(std::size_t number) {
+    const auto found = kept_.extract(number);
+    if constexpr (nccl_register_api<NcclApi>)
+      if (!found.empty()) require(api_.let_go(made_.at(found.mapped().first), found.mapped().second), "ncclCommDeregister", {});
+  }
   [[nodiscard]] bool is_connected(const nccl_clique& c) const { return made_.contains(c); }
 
   /// What has gone wrong since; empty: nothing.
@@ -327,10 +342,12 @@ class nccl_links {
     for (const auto& [who, c] : made_) (void)api_.abort(c);
     (void)api_.end_group();
     made_.clear();
+    kept_.clear();  // it has ended with them
   }
 
   /// Disconnects; all ranks call it when all is done.
   void disconnect() {
+    while (!kept_.empty()) let_go(kept_.begin()->first);
     for (const auto& [who, c] : made_) require(api_.finish(c), "ncclCommFinalize", who);
     for (const auto& [who, c] : made_) settle(who, "ncclCommFinalize", deadline_in(options_.deadline_s), options_.deadline_s);
     known_.clear();
@@ -500,11 +517,13 @@ class nccl_links {
   NcclApi api_;
   nccl_options options_;
   std::map<nccl_clique, handle> made_;
-  std::map<int, nccl_clique> peer_sets_;     ///< by rank that this one transfers with
-  std::vector<nccl_clique> sets_;            ///< that transfer, of all ranks
-  std::set<nccl_pair> known_;                ///< of all ranks
-  std::set<std::vector<int>> known_groups_;  ///< of all ranks
-  std::vector<nccl_clique> wholes_;          ///< that were made to be split, of all ranks
+  std::map<int, nccl_clique> peer_sets_;                       ///< by rank that this one transfers with
+  std::vector<nccl_clique> sets_;                              ///< that transfer, of all ranks
+  std::set<nccl_pair> known_;                                  ///< of all ranks
+  std::set<std::vector<int>> known_groups_;                    ///< of all ranks
+  std::map<std::size_t, std::pair<nccl_clique, void*>> kept_;  ///< registered memory, by number
+  std::size_t keeps_ = 0;
+  std::vector<nccl_clique> wholes_;  ///< that were made to be split, of all ranks
 };
 
 }  // namespace detail

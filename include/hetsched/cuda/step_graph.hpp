@@ -305,10 +305,11 @@ class cuda_step_graph {
         const auto here = q.make_current();
         made.emplace(make_stage(s, q));
         for (Tensor& g : made->gradients()) list.push_back(&g);
-        if constexpr (is_part) continue;
-        for (const int to : {s - 1, s + 1})
-          if (to >= 0 && to < order_.stages) open(devices, order_.rank(c, s), order_.rank(c, to));
-        if (c > 0) open(devices, order_.rank(1, s), order_.rank(0, s)), open(devices, order_.rank(0, s), order_.rank(1, s));
+        if constexpr (!is_part) {  // else transfers take them there
+          for (const int to : {s - 1, s + 1})
+            if (to >= 0 && to < order_.stages) open(devices, order_.rank(c, s), order_.rank(c, to));
+          if (c > 0) open(devices, order_.rank(1, s), order_.rank(0, s)), open(devices, order_.rank(0, s), order_.rank(1, s));
+        }
       }
     contexts_.resize(stages_.size());
     flights_.resize(stages_.size() * as_size(order_.microbatches));

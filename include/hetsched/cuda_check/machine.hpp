@@ -571,6 +571,13 @@ class machine {
     return std::any_of(graphs_.begin(), graphs_.end(), has) ||
            std::any_of(streams_.begin(), streams_.end(), [&](const stream_state& s) { return has(s.captured); });
   }
+  /// The number of the allocation that memory of a device is in; 0: it is not there.
+  [[nodiscard]] std::uint64_t allocation_of(const void* p) {
+    const std::lock_guard lock(guard_);
+    auto* const memory = memory_of(p);
+    const auto* const b = memory ? memory->find(p) : nullptr;
+    return b && b->alive ? static_cast<std::uint64_t>(b->use) + 1 : 0;
+  }
   /// Of the calling thread.
   [[nodiscard]] int current_device() {
     const std::lock_guard lock(guard_);

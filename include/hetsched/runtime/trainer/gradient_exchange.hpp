@@ -307,7 +307,16 @@ class gradient_exchange {
     for (const auto& [number, with] : joint_) {
       make(parts_[number].plan.elements);
       if (parts_[number].plan.sharded) make(elements_kept(parts_[number]));
+      if (frees_buffers_) continue;
+      keep(with, parts_[number].plan.elements);
+      if (parts_[number].plan.sharded) keep(with, elements_kept(parts_[number]));
     }
+  }
+  /// Once for each axis that uses a room.
+  void keep(std::size_t with, std::int64_t elements) {
+    if constexpr (requires(axis & a, Tensor & t) { a.keep(t); })
+      if (const auto [kept, is_new] = kept_.try_emplace({with, elements}); is_new)
+        kept->second = axes_[with].keep(rooms_.at(elements));
   }
   /// Of a sharded part that is summed by a collective, each rank's.
   [[nodiscard]] static std::int64_t elements_kept(const part& p) {
@@ -742,7 +751,8 @@ class gradient_exchange {
   std::map<std::vector<int>, axis_options> joint_use_;      ///< by ranks
   std::vector<std::vector<int>> axis_ranks_;
   std::vector<axis> axes_;
-  std::map<std::int64_t, Tensor> rooms_;  ///< for collectives, by elements
+  std::map<std::int64_t, Tensor> rooms_;                                              ///< for collectives, by elements
+  std::map<std::pair<std::size_t, std::int64_t>, std::shared_ptr<const void>> kept_;  ///< registered, by axis and elements
   bool has_joined_ = false;
   bool gathers_ = false;                                 ///< spread() takes new values of some parameter of the model
   std::map<std::size_t, typename Queue::moment> whole_;  ///< when the gradients of a stage are, in this step

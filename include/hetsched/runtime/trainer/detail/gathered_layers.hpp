@@ -169,7 +169,8 @@ class gathered_layers {
                    const std::vector<std::vector<int>>& sets, const SetOf& set_of, int me) {
     std::map<std::size_t, share> by_set;
     std::map<std::size_t, std::int64_t> taken;
-    for (const auto& g : exchange.gathered()) {  // rank after rank, as parts lie in a gather
+    std::map<std::size_t, std::vector<std::size_t>> owners;  // of what is in share::all
+    for (const auto& g : exchange.gathered()) {              // rank after rank, as parts lie in a gather
       const auto p = std::find_if(one.parameters.begin(), one.parameters.end(),
                                   [&](const auto* held) { return held->model == g.parameter; });
       if (p == one.parameters.end()) continue;
@@ -187,7 +188,9 @@ class gathered_layers {
         s.all.push_back({(*p)->value, r});
       }
       before += g.elements.size();
-      auto& own = s.counts[as_size(std::find(sets[set].begin(), sets[set].end(), g.rank) - sets[set].begin())];
+      const auto owner = as_size(std::find(sets[set].begin(), sets[set].end(), g.rank) - sets[set].begin());
+      owners[set].resize(s.all.size(), owner);
+      auto& own = s.counts[owner];
       for (std::size_t k = 0; k < exchange.owned_count() && g.rank == me; ++k) {
         auto& o = exchange.owned(k);
         if (o.parameter == g.parameter && o.chunk == g.chunk && o.first == g.elements.first)
@@ -197,9 +200,29 @@ class gathered_layers {
       own += as_size(g.elements.size());
     }
     for (auto& [set, s] : by_set) {
+      if constexpr (requires { requires axis::prefers_even_parts; }) taken[set] += even_out(s, owners[set]);
       most_[set] = std::max(most_[set], as_size(taken[set]) * sizeof(typename traits::element));
       one.shares.push_back(std::move(s));
     }
+  }
+
+  /// Makes parts as large as the largest, where that is not much more, or less than calls cost. `owners`: of the pieces of all.
+  /// Returns: the elements that come on top.
+  static std::int64_t even_out(share& s, const std::vector<std::size_t>& owners) {
+    constexpr std::size_t much = 8;       // one more for so many
+    constexpr std::size_t little = 1024;  // for each rank
+    const auto sum = std::accumulate(s.counts.begin(), s.counts.end(), std::size_t{0});
+    const auto most = *std::max_element(s.counts.begin(), s.counts.end());
+    const auto added = most * s.counts.size() - sum;
+    if (added > std::max(sum / much, little * s.counts.size())) return 0;
+    std::vector<std::int64_t> further;  // than before, by owner
+    for (std::int64_t before = 0; const auto n : s.counts) {
+      further.push_back(static_cast<std::int64_t>(further.size() * most) - before);
+      before += static_cast<std::int64_t>(n);
+    }
+    for (std::size_t k = 0; k < s.all.size(); ++k) s.all[k].at.first_b += further[owners[k]];
+    std::fill(s.counts.begin(), s.counts.end(), most);
+    return static_cast<std::int64_t>(added);
   }
 
   void open(const std::vector<std::vector<int>>& sets, const Communicator& comm, axis_options options) {
