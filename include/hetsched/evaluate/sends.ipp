@@ -75,7 +75,7 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
                           (best.plans >= options.most_plans || (options.go_on && !options.go_on(best.plans, best.iteration_s))));
     if (stopped) return true;
     ++best.plans;
-    if (best.plans > 1 && options.runs && !options.runs(p)) return false;
+    const bool first = best.plans == 1;
     auto judged = evaluate(hardware, costs_for, std::move(p), options.how);
     if (!judged || !judged->shortage.empty()) {
       if (!first_refusal) first_refusal = judged ? refusal{refusal::kind::infeasible, judged->shortage} : judged.why_not();
@@ -83,11 +83,13 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
     }
     const auto& own = judged->plan.predicted;
     const auto better = [&](double value) { return value < least * (1 - tolerance::sums); };
-    if (best.plans == 1) beside = value_of(own, own.iteration_s);
+    if (first) beside = value_of(own, own.iteration_s);
     if (!better(value_of(own, own.iteration_s))) return false;  // sends only add to it
     const double seconds = iteration_under(*judged, sends_under(judged->plan, trainer));
-    if (best.plans == 1) best.first_s = seconds;
+    if (first) best.first_s = seconds;
     if (seconds > options.deadline_s || !better(value_of(own, seconds))) return false;
+    // As it was judged: before, it may lack what its stages share.
+    if (!first && options.runs && !options.runs(judged->plan)) return false;
     least = value_of(own, seconds);
     best.plan = std::move(judged->plan);
     best.iteration_s = seconds;
