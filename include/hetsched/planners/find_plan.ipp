@@ -25,6 +25,7 @@
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/planners/baselines.hpp>
+#include <hetsched/planners/detail/offered.hpp>
 #include <hetsched/planners/find_plan.hpp>
 #include <hetsched/planners/first_plan.hpp>
 #include <hetsched/planners/hetauto.hpp>
@@ -452,7 +453,7 @@ class plan_finder {
       if (!go_on()) break;
       auto& least = met.try_emplace(size, infinity).first->second;
       if (from)
-        if (auto lines = with_microbatch_size(*from, size)) {
+        if (auto lines = with_microbatch_size(*from, size); lines && offered(book_of(size).costs(), *lines)) {
           auto moved = *from;
           moved.pipelines = *std::move(lines);
           moved.gradient_sync.clear();
