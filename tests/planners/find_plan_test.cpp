@@ -634,3 +634,56 @@ TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks,
   request.how.published = true;
   CHECK(find_plan(hardware, costs, request)->pipelines == beside->pipelines);
 }
+
+TEST_CASE("a deadline with sends: the cheapest plan that is in time with them, with evidence of all, and no late frontier") {
+  cluster hardware;
+  hardware.subclusters.push_back({"v", *find_device("V100-SXM2-16GB"), 4, 1, {5e-6, 150e9}, {10e-6, 10e9 / 8}});
+  hardware.subclusters.push_back({"a", *find_device("A100-SXM4-40GB"), 2, 1, {5e-6, 300e9}, {10e-6, 10e9 / 8}});
+  hardware.subclusters[0].device.price_per_hour = 1;
+  hardware.subclusters[1].device.price_per_hour = 4;
+  hardware.links.push_back({0, 1, {100e-6, 5e9 / 8}});
+  const auto model = gpt({.layers = 24, .hidden = 2048, .heads = 16, .vocab = 32000, .sequence = 1024});
+  const auto costs = training_costs(hardware, model, {.batch = 8});
+  const auto sent_s = [&](const plan& p) {
+    return iteration_under(*evaluate(hardware, costs, p), sends_under(p, send_mode::blocking));
+  };
+  const auto cost_of = [&](const plan& p) { return *p.predicted.cost_per_sample * sent_s(p) / p.predicted.iteration_s; };
+  plan_request request{.global_batch = 8, .microbatch_size = 1, .objective = plan_objective::cost};
+  request.sends = send_mode::blocking;
+  request.deadline_s = 0.45;
+  const auto soon = find_plan(hardware, costs, request);
+  request.deadline_s = 0.5;
+  const auto between = find_plan(hardware, costs, request);
+  request.deadline_s = 0.63;
+  const auto met_of = [&](bool with_sends) {
+    std::vector<plan> met;
+    auto own = request;
+    if (!with_sends) own.sends = send_mode::asynchronous;
+    own.met = [&](const plan& p) { met.push_back(p); };
+    auto found = find_plan(hardware, costs, own);
+    CHECK(std::all_of(met.begin(), met.end(), [](const plan& p) { return p.objective == plan_objective::cost; }));
+    return found;
+  };
+  const auto later = met_of(true), beside = met_of(false);
+  REQUIRE(soon);
+  REQUIRE(between);
+  REQUIRE(later);
+  REQUIRE(beside);
+  REQUIRE(sent_s(*beside) > request.deadline_s);
+  CHECK(sent_s(*soon) <= 0.45);
+  CHECK(sent_s(*later) <= request.deadline_s);
+  CHECK(cost_of(*between) <= cost_of(*soon) * (1 + 1e-9));
+  CHECK(cost_of(*later) <= cost_of(*between) * (1 + 1e-9));
+  REQUIRE(later->evidence);
+  CHECK(later->evidence->objective_value == *later->predicted.cost_per_sample);
+  CHECK(later->evidence->objective_bound == beside->evidence->objective_bound);
+  CHECK_FALSE(later->evidence->complete);
+  for (const auto& p : find_frontier(hardware, costs, request, planners().front(), *later))
+    CHECK(sent_s(p) <= request.deadline_s);
+  // Without any time left, plans that are known are looked at until one is in time.
+  const auto known = fastest_with_sends(
+      hardware, costs, {*beside, *soon}, send_mode::blocking,
+      {.objective = plan_objective::cost, .deadline_s = request.deadline_s, .go_on = [](int, double) { return false; }});
+  REQUIRE(known);
+  CHECK(known->plan.pipelines == soon->pipelines);
+}
