@@ -141,6 +141,15 @@ TEST_CASE("sizes without costs are left out, and where none has any the reason i
   const auto found = find_plan(hardware, costs, request);
   REQUIRE(found);
   CHECK(found->pipelines.front().microbatch_size == 4);
+  // Nor are the other planners, which the default one asks where sends hold ranks up, asked for plans of these sizes.
+  auto sent = request;
+  sent.planner = {};
+  sent.sends = send_mode::blocking;
+  const auto of_four = [&](int size) {
+    if (size != 4) throw input_error("there are no costs");
+    return costs(size);
+  };
+  CHECK(find_plan(hardware, of_four, sent)->pipelines.front().microbatch_size == 4);
   request.lacks = [](int size) { return "nobody measured " + std::to_string(size); };
   const auto none = find_plan(hardware, costs, request);
   REQUIRE_FALSE(none);
