@@ -69,6 +69,16 @@ struct counted_costs : test::additive_costs {
   }
 };
 
+/// Costs of tensor parallelism alone, or of single devices.
+struct apart_costs : analytic_cost_model {
+  bool tensor = false;
+  [[nodiscard]] std::vector<placement> placements(const submesh& mesh) const {
+    auto all = analytic_cost_model::placements(mesh);
+    std::erase_if(all, [&](const placement& p) { return (p.degrees.tensor > 1) != tensor || p.degrees.data > 1; });
+    return all;
+  }
+};
+
 }  // namespace
 
 TEST_CASE("find_plan is as good as its planner on every microbatch size, and its bound holds for all of them") {
@@ -131,6 +141,15 @@ TEST_CASE("sizes without costs are left out, and where none has any the reason i
   const auto found = find_plan(hardware, costs, request);
   REQUIRE(found);
   CHECK(found->pipelines.front().microbatch_size == 4);
+  // Nor are the other planners, which the default one asks where sends hold ranks up, asked for plans of these sizes.
+  auto sent = request;
+  sent.planner = {};
+  sent.sends = send_mode::blocking;
+  const auto of_four = [&](int size) {
+    if (size != 4) throw input_error("there are no costs");
+    return costs(size);
+  };
+  CHECK(find_plan(hardware, of_four, sent)->pipelines.front().microbatch_size == 4);
   request.lacks = [](int size) { return "nobody measured " + std::to_string(size); };
   const auto none = find_plan(hardware, costs, request);
   REQUIRE_FALSE(none);
@@ -258,13 +277,14 @@ TEST_CASE("where the budget is told, the default planner begins with turns of ot
   const auto layers = make_chain(gpt({.layers = 12, .hidden = 2048, .heads = 16, .vocab = 32000, .sequence = 1024}));
   const auto costs = [&](int size) { return analytic_cost_model(hardware, layers, {.microbatch_size = size}); };
   // Time is how often the search has asked for it.
-  const auto within = [&](double times, bool told) {
+  const auto within_on = [&](const costs_by_size& own, double times, bool told) {
     double asked = 0;
     plan_request request{.global_batch = 64};
     request.go_on = [&] { return ++asked < times; };
     if (told) request.spent = [&] { return ++asked / times; };
-    return find_plan(hardware, costs, request);
+    return find_plan(hardware, own, request);
   };
+  const auto within = [&](double times, bool told) { return within_on(costs, times, told); };
   constexpr double times = 16000;
   const auto before = within(times, false), now = within(times, true);
   REQUIRE(before);
@@ -280,6 +300,13 @@ TEST_CASE("where the budget is told, the default planner begins with turns of ot
   CHECK(judged->shortage.empty());
   CHECK(objective_of(judged->plan) == doctest::Approx(objective_of(*now)));
   CHECK(within(times, true)->pipelines == now->pipelines);
+  // Sizes may have costs of other degrees than the best plan's size has, as those of profiles do.
+  const auto apart = [&](int size) {
+    return apart_costs{analytic_cost_model(hardware, layers, {.microbatch_size = size}), size <= 2};
+  };
+  const auto of_apart = within_on(apart, times, true);
+  REQUIRE(of_apart);
+  CHECK(evaluate(hardware, apart, *of_apart));
 }
 
 TEST_CASE("what is asked for is checked") {
@@ -615,4 +642,57 @@ TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks,
   // Published searches know nothing of sends.
   request.how.published = true;
   CHECK(find_plan(hardware, costs, request)->pipelines == beside->pipelines);
+}
+
+TEST_CASE("a deadline with sends: the cheapest plan that is in time with them, with evidence of all, and no late frontier") {
+  cluster hardware;
+  hardware.subclusters.push_back({"v", *find_device("V100-SXM2-16GB"), 4, 1, {5e-6, 150e9}, {10e-6, 10e9 / 8}});
+  hardware.subclusters.push_back({"a", *find_device("A100-SXM4-40GB"), 2, 1, {5e-6, 300e9}, {10e-6, 10e9 / 8}});
+  hardware.subclusters[0].device.price_per_hour = 1;
+  hardware.subclusters[1].device.price_per_hour = 4;
+  hardware.links.push_back({0, 1, {100e-6, 5e9 / 8}});
+  const auto model = gpt({.layers = 24, .hidden = 2048, .heads = 16, .vocab = 32000, .sequence = 1024});
+  const auto costs = training_costs(hardware, model, {.batch = 8});
+  const auto sent_s = [&](const plan& p) {
+    return iteration_under(*evaluate(hardware, costs, p), sends_under(p, send_mode::blocking));
+  };
+  const auto cost_of = [&](const plan& p) { return *p.predicted.cost_per_sample * sent_s(p) / p.predicted.iteration_s; };
+  plan_request request{.global_batch = 8, .microbatch_size = 1, .objective = plan_objective::cost};
+  request.sends = send_mode::blocking;
+  request.deadline_s = 0.45;
+  const auto soon = find_plan(hardware, costs, request);
+  request.deadline_s = 0.5;
+  const auto between = find_plan(hardware, costs, request);
+  request.deadline_s = 0.63;
+  const auto met_of = [&](bool with_sends) {
+    std::vector<plan> met;
+    auto own = request;
+    if (!with_sends) own.sends = send_mode::asynchronous;
+    own.met = [&](const plan& p) { met.push_back(p); };
+    auto found = find_plan(hardware, costs, own);
+    CHECK(std::all_of(met.begin(), met.end(), [](const plan& p) { return p.objective == plan_objective::cost; }));
+    return found;
+  };
+  const auto later = met_of(true), beside = met_of(false);
+  REQUIRE(soon);
+  REQUIRE(between);
+  REQUIRE(later);
+  REQUIRE(beside);
+  REQUIRE(sent_s(*beside) > request.deadline_s);
+  CHECK(sent_s(*soon) <= 0.45);
+  CHECK(sent_s(*later) <= request.deadline_s);
+  CHECK(cost_of(*between) <= cost_of(*soon) * (1 + 1e-9));
+  CHECK(cost_of(*later) <= cost_of(*between) * (1 + 1e-9));
+  REQUIRE(later->evidence);
+  CHECK(later->evidence->objective_value == *later->predicted.cost_per_sample);
+  CHECK(later->evidence->objective_bound == beside->evidence->objective_bound);
+  CHECK_FALSE(later->evidence->complete);
+  for (const auto& p : find_frontier(hardware, costs, request, planners().front(), *later))
+    CHECK(sent_s(p) <= request.deadline_s);
+  // Without any time left, plans that are known are looked at until one is in time.
+  const auto known = fastest_with_sends(
+      hardware, costs, {*beside, *soon}, send_mode::blocking,
+      {.objective = plan_objective::cost, .deadline_s = request.deadline_s, .go_on = [](int, double) { return false; }});
+  REQUIRE(known);
+  CHECK(known->plan.pipelines == soon->pipelines);
 }

@@ -191,7 +191,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
     if (progress.due() || !at.schedule.empty()) show(progress, objective, at);
   };
   // The rest of the time is for other planners, and for the sends of the plans that are met.
-  const bool sent = *request.sends != send_mode::asynchronous && given.objective == plan_objective::iteration;
+  const bool sent = *request.sends != send_mode::asynchronous && !is_inference(given.objective);
   const double share = sent && !given.options.published ? 0.4 : 1;
   request.go_on = [&, share] { return in_time(given, progress, share); };
   request.sends_go_on = [&](int looked_at, double best_s) {
@@ -260,6 +260,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
                                                                  const hetsched::cluster& hardware, const cost_source& source,
                                                                  const hetsched::plan& known, progress_line& progress) {
   auto request = request_of(given, source, hardware, progress);
+  request.go_on = [&] { return in_time(given, progress); };  // nothing is searched for after it
   request.progress = [&](const hetsched::find_progress& at) {
     if (progress.due())
       progress.show(0, "frontier, microbatch size " + std::to_string(at.microbatch_size) + ": " +

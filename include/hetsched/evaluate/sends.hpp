@@ -37,7 +37,7 @@ struct sends_options {
   int most_plans = 2000;                                 ///< looked at
   std::function<bool(const plan&)> runs = {};            ///< whether a plan is allowed; not given: all are
   bool rules = true;                                     ///< whether warm-ups of other rules are looked at, too
-  /// Called before each plan is looked at, with how many have been and the least iteration; false ends the search.
+  /// Called before each plan is looked at once one is in time, with how many have been and the least iteration; false ends it.
   std::function<bool(int plans, double best_s)> go_on = {};
 };
 

@@ -71,8 +71,9 @@ HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, c
     return p.iteration_s > 0 ? p.cost_per_sample.value_or(infinity) * (seconds / p.iteration_s) : 0;
   };
   const auto take = [&](plan p) {
-    stopped = stopped || (best.plans > 0 &&
-                          (best.plans >= options.most_plans || (options.go_on && !options.go_on(best.plans, best.iteration_s))));
+    // Without one that counts, the plans that it began with are all looked at.
+    stopped = stopped || (best.plans > 0 && best.plans >= options.most_plans) ||
+              (best.iteration_s < infinity && options.go_on && !options.go_on(best.plans, best.iteration_s));
     if (stopped) return true;
     ++best.plans;
     const bool first = best.plans == 1;

@@ -25,6 +25,7 @@
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/planners/baselines.hpp>
+#include <hetsched/planners/detail/offered.hpp>
 #include <hetsched/planners/find_plan.hpp>
 #include <hetsched/planners/first_plan.hpp>
 #include <hetsched/planners/hetauto.hpp>
@@ -452,7 +453,7 @@ class plan_finder {
       if (!go_on()) break;
       auto& least = met.try_emplace(size, infinity).first->second;
       if (from)
-        if (auto lines = with_microbatch_size(*from, size)) {
+        if (auto lines = with_microbatch_size(*from, size); lines && offered(book_of(size).costs(), *lines)) {
           auto moved = *from;
           moved.pipelines = *std::move(lines);
           moved.gradient_sync.clear();
@@ -824,26 +825,40 @@ namespace detail {
   return is_inference(request.objective) || request.how.published ? send_mode::asynchronous : trainer_sends(request);
 }
 
-// Tells request.met what other planners find, which goes by other rules and lies elsewhere than the best plan for transfers
-// beside computing: plans of fewer, wider stages, or of more warm-ups. The sizes near that of the best plan first. Of a time
-// budget they have nearly as much as the search.
-inline void ask_others(const cluster& hardware, const costs_by_size& costs, const plan_request& request, const plan& best) {
-  const auto in_time = [&] {
-    if (request.sends_go_on) return request.sends_go_on(0, best.predicted.iteration_s);
-    return !request.go_on || request.go_on();
+// The iteration of a plan with its sends; infinity if it cannot be evaluated.
+[[nodiscard]] inline double sent_s(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
+                                   const plan& p, send_mode sends) {
+  const auto judged = evaluate(hardware, costs, p, {.epsilon = request.how.epsilon});
+  return judged ? iteration_under(*judged, sends_under(p, sends)) : infinity;
+}
+
+// Whether the k-th of so many searches may go on that follow the search: of a time budget they have nearly as much as it had.
+// Requires: the request outlives it.
+[[nodiscard]] inline std::function<bool(std::size_t k)> further_time(const plan_request& request, std::size_t count,
+                                                                     double best_s) {
+  const double begin = request.spent ? request.spent() : 0, end = std::max(begin, 1.0) + 0.875;
+  return [=, &request](std::size_t k) {
+    if (request.sends_go_on ? !request.sends_go_on(0, best_s) : request.go_on && !request.go_on()) return false;
+    const double until = begin + (end - begin) * static_cast<double>(k + 1) / static_cast<double>(count);
+    return !request.spent || request.spent() < until;
   };
+}
+
+// Tells request.met what other planners find, which goes by other rules and lies elsewhere than the best plan for transfers
+// beside computing: plans of fewer, wider stages, or of more warm-ups. The sizes near that of the best plan first.
+inline void ask_others(const cluster& hardware, const costs_by_size& costs, const plan_request& request, const plan& best) {
   auto sizes = request.microbatch_size > 0 ? std::vector{request.microbatch_size} : microbatch_sizes(request.global_batch);
   std::erase_if(sizes, [&](int size) { return request.lacks && !request.lacks(size).empty(); });
   const auto away = [&](int size) { return std::abs(std::log(1.0 * size / best.pipelines.front().microbatch_size)); };
   std::stable_sort(sizes.begin(), sizes.end(), [&](int a, int b) { return away(a) < away(b); });
   constexpr std::array others{"hexiscale", "hetauto", "uniform"};
-  const double begin = request.spent ? request.spent() : 0, end = std::max(begin, 1.0) + 0.875;
+  const bool all_have_costs = request.microbatch_size == 0 && sizes.size() == microbatch_sizes(request.global_batch).size();
+  const auto may_go_on = further_time(request, others.size(), best.predicted.iteration_s);
   for (std::size_t k = 0; k < others.size(); ++k) {
     const auto& other = planner_named(others[k]);
-    const double until = begin + (end - begin) * static_cast<double>(k + 1) / static_cast<double>(others.size());
     const auto ask = [&](int size, bool whole_batch, bool soon) {
       auto problem = problem_of(request, size);
-      problem.go_on = [&] { return in_time() && (!request.spent || request.spent() < until); };
+      problem.go_on = [&] { return may_go_on(k); };
       if (!problem.go_on()) return;
       problem.progress = [&](const search_progress&) { return !soon && problem.go_on(); };
       auto found = whole_batch ? other.of_batch(hardware, costs, request.global_batch, problem, request.how)
@@ -853,7 +868,7 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
       found->setting = request.setting;
       request.met(*found);
     };
-    if (other.of_batch && request.microbatch_size == 0)
+    if (other.of_batch && all_have_costs)
       ask(1, true, false);
     else  // first plans of all sizes, as small microbatches may take all of the time
       for (const bool soon : {true, false})
@@ -928,44 +943,56 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
     static_cast<void>(first_plan(hardware, costs, one, planner));
   const bool free = request.schedule.empty() && request.how.warmup == warmup_rule::exact;
   if (usual && by_time && free && !request.target && !request.mixed_stages) detail::ask_others(hardware, costs, one, *found);
-  plans.insert(plans.begin(), *found);
+  plans.insert(plans.begin(), *found);  // whose evidence is that of the plan that is chosen
+  // Plans that are in time with transfers beside computing may be late: then also for earlier ones, in steps of which the last is
+  // as far as the plan before it is late, until one costs more than another does with its sends.
+  plan last = *found;
+  double last_s = detail::sent_s(hardware, costs, request, last, sends), least = infinity;
+  const bool late = !by_time && last_s > request.deadline_s;
+  constexpr std::size_t tries = 3;
+  one.wait_for_first = {};
+  const auto may_go_on = detail::further_time(request, tries, last.predicted.iteration_s);
+  for (std::size_t k = 0; late && k < tries && last_s < infinity && may_go_on(k); ++k) {
+    const double step = std::pow(request.deadline_s / last_s, 1.0 / static_cast<double>(tries - k));
+    one.deadline_s = last.predicted.iteration_s * std::min(0.99, step);
+    one.go_on = [&] { return may_go_on(k); };
+    auto earlier = detail::planned(hardware, costs, one, planner);
+    if (!earlier) break;
+    last = *std::move(earlier);
+    last_s = detail::sent_s(hardware, costs, request, last, sends);
+    plans.push_back(last);
+    if (last_s <= request.deadline_s) least = std::min(least, objective_of(last) * (last_s / last.predicted.iteration_s));
+    if (objective_of(last) >= least * (1 - tolerance::sums)) break;
+  }
   sends_options options{
       .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon},
       .objective = request.objective,
       .deadline_s = request.deadline_s,
       .rules = free};
   if (request.target) options.runs = [&](const plan& p) { return gaps(p, *request.target, hardware).empty(); };
-  // Neighbours of plans of a kind of their own would be of another.
-  if (!usual && !planner.one_pipeline) options.most_plans = static_cast<int>(plans.size());
   options.go_on = request.sends_go_on;
   if (!options.go_on && request.go_on) options.go_on = [&](int, double) { return request.go_on(); };
-  auto sent = fastest_with_sends(hardware, costs, plans, sends, options);
-  // Plans that are in time with transfers beside computing may be late: then for one that is as much earlier.
-  double least_s = infinity;
+  const auto chosen = [&] {
+    // Neighbours of plans of a kind of their own would be of another.
+    if (!usual && !planner.one_pipeline) options.most_plans = static_cast<int>(plans.size());
+    return fastest_with_sends(hardware, costs, plans, sends, options);
+  };
+  auto sent = chosen();
   if (!sent && request.deadline_s < infinity) {
     auto fast = request;
     fast.objective = plan_objective::iteration;
     fast.deadline_s = infinity;
+    fast.progress = {};  // it would tell seconds among what is money, and plans of another objective
+    fast.met = {};
     if (auto fastest = find_plan(hardware, costs, fast, planner)) {
+      last_s = std::min(last_s, detail::sent_s(hardware, costs, request, *fastest, sends));
       fastest->objective = request.objective;
       plans.push_back(*std::move(fastest));
-      sent = fastest_with_sends(hardware, costs, plans, sends, options);
+      sent = chosen();
     }
-  }
-  for (int tries = 0; !sent && request.deadline_s < infinity && tries < 3; ++tries) {
-    auto soon = options;
-    soon.objective = plan_objective::iteration;
-    soon.deadline_s = infinity;
-    const auto quick = fastest_with_sends(hardware, costs, plans, sends, soon);
-    if (!quick) break;
-    plans.insert(plans.begin(), quick->plan);
-    least_s = std::min(least_s, quick->iteration_s);
-    one.deadline_s /= std::max(1.01, quick->iteration_s / quick->plan.predicted.iteration_s);
-    if (auto earlier = detail::planned(hardware, costs, one, planner)) plans.insert(plans.begin(), *std::move(earlier));
-    sent = fastest_with_sends(hardware, costs, plans, sends, options);
+    if (!sent) return detail::too_late(request.deadline_s, last_s);
   }
   if (sent) return std::move(sent->plan);
-  if (request.deadline_s < infinity) return detail::too_late(request.deadline_s, least_s);
   return found;
 }
 
@@ -1069,14 +1096,15 @@ HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const c
   const auto sends = detail::trainer_sends(request);
   if (sends == send_mode::asynchronous) return cheaper_when_slower(std::move(all));
   const auto with_sends = [&](std::vector<plan> plans) {
+    std::vector<plan> in_time;
     std::vector<double> seconds;
     for (auto& p : plans) {
-      const evaluate_options how{
-          .flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon};
-      const auto judged = evaluate(hardware, costs, p, how);
-      seconds.push_back(judged ? iteration_under(*judged, sends_under(p, sends)) : infinity);
+      const double own_s = detail::sent_s(hardware, costs, request, p, sends);
+      if (own_s > request.deadline_s) continue;
+      seconds.push_back(own_s);
+      in_time.push_back(std::move(p));
     }
-    return cheaper_when_slower(std::move(plans), seconds);
+    return cheaper_when_slower(std::move(in_time), seconds);
   };
   // Devices cost as long as they are rented: of the plans that are left, neighbours on their devices may cost less.
   auto left = with_sends(std::move(all));
@@ -1085,6 +1113,7 @@ HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const c
   for (const auto& p : left) {
     const sends_options options{
         .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon},
+        .deadline_s = request.deadline_s,
         .most_plans = few,
         .rules = request.schedule.empty() && request.how.warmup == warmup_rule::exact,
         .go_on = [&](int, double) { return !request.go_on || request.go_on(); }};

@@ -16,6 +16,7 @@
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/baselines.hpp>
+#include <hetsched/planners/detail/offered.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
 #include <hetsched/planners/hexiscale.hpp>
@@ -51,17 +52,6 @@ inline parallel_pipelines_options of_pipelines(const planner_choice& given) {
   if (given.all_orders) options.order = subcluster_order::all;
   follow_schedule(options, given);
   return options;
-}
-
-// Whether the costs have every stage of these pipelines.
-inline bool offered(const any_cost_model& costs, const std::vector<pipeline_plan>& lines) {
-  for (const auto& line : lines)
-    for (const auto& s : line.stages) {
-      if (s.devices.size() != 1) return false;
-      const auto known = costs.placements(s.devices.front().mesh);
-      if (std::find(known.begin(), known.end(), s.where()) == known.end()) return false;
-    }
-  return true;
 }
 
 // Pipelines with the warm-ups of a rule, unless they have it.
