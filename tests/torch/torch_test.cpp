@@ -7,13 +7,17 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -406,6 +410,34 @@ TEST_CASE("torch: dropout draws the same numbers when it is recomputed, and unde
   CHECK(!own.forward(zeros, c).equal(own.forward(zeros, c)));
   own.draw(1);
   CHECK(own.forward(zeros, c).equal(own.forward(zeros, c)));
+}
+
+TEST_CASE("torch: modules that draw without a dropout among them draw the same numbers when they are recomputed") {
+  torch::set_num_threads(1);
+  nn::MultiheadAttention attention(nn::MultiheadAttentionOptions(8, 2).dropout(0.5));
+  nn::LSTM lstm(nn::LSTMOptions(8, 8).num_layers(2).dropout(0.5));
+  nn::GRU gru(nn::GRUOptions(8, 8).num_layers(2).dropout(0.5));
+  nn::RNN rnn(nn::RNNOptions(8, 8).num_layers(2).dropout(0.5));
+  nn::RReLU rrelu;
+  nn::FractionalMaxPool2d pool(nn::FractionalMaxPool2dOptions(2).output_size(3));
+  using layer = hetsched::torch_layer<>;
+  std::pair<std::string, layer> all[] = {
+      {"attention", layer(attention.ptr(), [=](const auto& x) mutable { return std::get<0>(attention->forward(x, x, x)); })},
+      {"lstm", layer(lstm.ptr(), [=](const auto& x) mutable { return std::get<0>(lstm->forward(x)); })},
+      {"gru", layer(gru.ptr(), [=](const auto& x) mutable { return std::get<0>(gru->forward(x)); })},
+      {"rnn", layer(rnn.ptr(), [=](const auto& x) mutable { return std::get<0>(rnn->forward(x)); })},
+      {"rrelu", layer(rrelu)},
+      {"pool", layer(pool)}};
+  for (auto& [name, one] : all) {
+    CAPTURE(name);
+    layer::context c;
+    const auto x = torch::randn({8, 8, 8});
+    const auto y = one.forward(x, c);
+    const auto dx = one.backward(torch::ones_like(y), c);
+    CHECK(one.forward(x, c).equal(y));
+    CHECK(one.backward(torch::ones_like(y), c).equal(dx));
+    CHECK(!one.forward(x + 0.001, c).equal(y));
+  }
 }
 
 TEST_CASE("torch: frozen weights of other elements beside parameters, and a parameter that nothing reads") {

@@ -19,7 +19,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/pooling.h>
+#include <torch/nn/modules/rnn.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -67,6 +70,23 @@ class torch_drawing {
   return hash;
 }
 
+/// Whether a module, its submodules apart, draws random numbers in its forward as it stands; none: no module of its kind does.
+[[nodiscard]] inline std::optional<bool> torch_draws(const torch::nn::Module& m) {
+  using namespace torch::nn;
+  std::optional<bool> draws;
+  const auto drops = [&](const auto* of_kind) {
+    if (of_kind) draws = m.is_training() && of_kind->options.dropout() > 0;
+  };
+  drops(dynamic_cast<const MultiheadAttentionImpl*>(&m));
+  drops(dynamic_cast<const LSTMImpl*>(&m));
+  drops(dynamic_cast<const GRUImpl*>(&m));
+  drops(dynamic_cast<const RNNImpl*>(&m));
+  if (dynamic_cast<const FractionalMaxPool2dImpl*>(&m) || dynamic_cast<const FractionalMaxPool3dImpl*>(&m)) draws = true;
+  // Torch's dropouts, and those of one's own that go by the name.
+  if (dynamic_cast<const RReLUImpl*>(&m) || m.name().find("Dropout") != std::string::npos) draws = m.is_training();
+  return draws;
+}
+
 /// What a torch_layer computes.
 template <class Tensor, class Input, class Output>
 using torch_function = std::conditional_t<std::same_as<Input, Tensor> && std::same_as<Output, Tensor>,
@@ -92,8 +112,9 @@ template <class Make>
 /// frozen weights of 8 or 16 bits stay with the module, as they were made.
 /// backward_input and backward_weight walk the graph once each, and both compute what lies between the module's operators.
 /// Input, Output: Tensor, or the parts of a packed_layer around this one: std::tuple<torch::Tensor, torch_tensor<std::int64_t>>.
-/// Modules that have one of torch's dropouts draw its numbers by a seed of the input's, the first parameters' and their own
-/// (draw()): the same whenever the same microbatch comes by in a step, so also when it is recomputed, and under every schedule.
+/// Modules that have one of torch's that draw random numbers (dropouts, MultiheadAttention and recurrent ones with a dropout,
+/// RReLU, FractionalMaxPool) draw them by a seed of the input's, the first parameters' and their own (draw()): the same whenever
+/// the same microbatch comes by in a step, so also when it is recomputed, and under every schedule.
 /// Requires: the module does not write to its input, where torch throws; others that draw random numbers are told to draw().
 /// Example:
 ///   torch_layer(torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::GELU(), torch::nn::Linear(32, 8)))
@@ -127,7 +148,7 @@ class torch_layer {
       if (detail::is_torch<element>(b.value())) keep(b.key(), b.value(), buffers_, buffer_names_);
     for (const auto& p : parameters_) gradients_.push_back(at::zeros_like(p));
     for (const auto& m : module_->modules())
-      if (m->name().find("Dropout") != std::string::npos) seed_ = 0;
+      if (detail::torch_draws(*m)) seed_ = 0;
   }
   /// module: torch::nn::Linear, torch::nn::Sequential or any other holder, torch::nn::AnyModule, or a shared_ptr of one's own
   /// module; it has a forward(Tensor) -> Tensor.
