@@ -71,6 +71,36 @@ double apart(const std::vector<double>& a, const std::vector<double>& b) {
   return most;
 }
 
+/// What a dropout without parameters gives of the same batch in each step of a training, forward by forward.
+std::vector<torch::Tensor> masks_of_steps(int many, std::int64_t first, hetsched::recomputation recompute) {
+  std::vector<torch::Tensor> seen;
+  auto layout = hetsched::even_layout(2, one_f_one_b(1));
+  layout.pipelines[0].groups.assign(1, {.recompute = recompute});
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  hetsched::run_on_threads(channels::connect(1), [&](channels& channel) {
+    auto trainer = hetsched::make_trainer<torch::Tensor>(
+        layout,
+        [&](int layer) -> hetsched::any_layer<torch::Tensor> {
+          if (layer == 1) return hetsched::torch_layer(nn::Linear(8, 8));
+          nn::Dropout dropout(0.5);
+          return hetsched::torch_layer<>(dropout.ptr(), [&seen, dropout](const torch::Tensor& x) mutable {
+            seen.push_back(dropout->forward(x).detach());
+            return seen.back().clone();
+          });
+        },
+        [](int) {
+          return hetsched::tensor_shape{8, 8};
+        },
+        channel, hetsched::sgd{.learning_rate = 0.1}, hetsched::trainer_options{.first_step = first});
+    std::vector<torch::Tensor> inputs;
+    for (int m = 0; m < microbatches; ++m) inputs.push_back(torch::full({8, 8}, m + 1.0));
+    for (int s = 0; s < many; ++s)
+      trainer.step(inputs, inputs,
+                   hetsched::torch_loss([](const auto& y, const auto& wanted) { return torch::mse_loss(y, wanted); }));
+  });
+  return seen;
+}
+
 // What a call throws.
 template <class Body>
 std::string thrown(Body&& body) {
@@ -410,6 +440,23 @@ TEST_CASE("torch: dropout draws the same numbers when it is recomputed, and unde
   CHECK(!own.forward(zeros, c).equal(own.forward(zeros, c)));
   own.draw(1);
   CHECK(own.forward(zeros, c).equal(own.forward(zeros, c)));
+}
+
+TEST_CASE("torch: a dropout whose layer trains nothing has other numbers in the next step, and those of a step once more") {
+  torch::set_num_threads(1);
+  constexpr std::size_t each = microbatches;
+  const auto seen = masks_of_steps(2, 0, hetsched::recomputation::none);
+  REQUIRE(seen.size() == 2 * each);
+  for (std::size_t m = 0; m < each; ++m) CHECK(!seen[m].equal(seen[each + m]));
+  // A training that goes on from there has those of an uninterrupted one.
+  const auto later = masks_of_steps(1, 1, hetsched::recomputation::none);
+  REQUIRE(later.size() == each);
+  for (std::size_t m = 0; m < each; ++m) CHECK(later[m].equal(seen[each + m]));
+  // Recomputed, each is there twice.
+  const auto again = masks_of_steps(2, 0, hetsched::recomputation::full);
+  REQUIRE(again.size() == 4 * each);
+  for (const auto& mask : seen)
+    CHECK(std::count_if(again.begin(), again.end(), [&](const torch::Tensor& t) { return t.equal(mask); }) == 2);
 }
 
 TEST_CASE("torch: modules that draw without a dropout among them draw the same numbers when they are recomputed") {

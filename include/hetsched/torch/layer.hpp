@@ -113,8 +113,8 @@ template <class Make>
 /// backward_input and backward_weight walk the graph once each, and both compute what lies between the module's operators.
 /// Input, Output: Tensor, or the parts of a packed_layer around this one: std::tuple<torch::Tensor, torch_tensor<std::int64_t>>.
 /// Modules that have one of torch's that draw random numbers (dropouts, MultiheadAttention and recurrent ones with a dropout,
-/// RReLU, FractionalMaxPool) draw them by a seed of the input's, the first parameters' and their own (draw()): the same whenever
-/// the same microbatch comes by in a step, so also when it is recomputed, and under every schedule.
+/// RReLU, FractionalMaxPool) draw them by a seed of the input's, the first parameters', the step's and their own (draw()): the
+/// same whenever the same microbatch comes by in a step, so also when it is recomputed, and under every schedule.
 /// Requires: the module does not write to its input, where torch throws; others that draw random numbers are told to draw().
 /// Example:
 ///   torch_layer(torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::GELU(), torch::nn::Linear(32, 8)))
@@ -196,6 +196,8 @@ class torch_layer {
   /// The module draws numbers of torch's generator in its forwards, and this is its seed; none: it does not draw. Forwards that
   /// draw wait for each other where ranks are threads, as the generator is one for all of them; it is left where it was.
   void draw(std::optional<std::uint64_t> seed) { seed_ = seed; }
+  /// Numbers that are drawn from then on are those of this step.
+  void begin_step(std::int64_t step) { step_ = step; }
   /// What the module calls them, with their numbers in parameters() and buffers(); one that submodules share has several names.
   [[nodiscard]] const std::vector<std::pair<std::string, int>>& parameter_names() const { return parameter_names_; }
   [[nodiscard]] const std::vector<std::pair<std::string, int>>& buffer_names() const { return buffer_names_; }
@@ -232,7 +234,7 @@ class torch_layer {
 
   [[nodiscard]] Output computed(const Input& given) {
     if (!seed_) return forward_(given);
-    std::uint64_t hash = *seed_;
+    std::uint64_t hash = *seed_ ^ (static_cast<std::uint64_t>(step_) * 0xd1342543de82ef95u);
     each(given, [&](const at::Tensor& t) { hash = detail::torch_hash(hash, t, t.nbytes()); });
     for (const auto& p : parameters_) hash = detail::torch_hash(hash, p, 64);
     const detail::torch_drawing at_seed(hash);
@@ -285,6 +287,7 @@ class torch_layer {
   std::shared_ptr<torch::nn::Module> module_;
   function forward_;
   std::optional<std::uint64_t> seed_;
+  std::int64_t step_ = 0;
   std::vector<Tensor> parameters_, gradients_, buffers_;
   std::vector<std::pair<std::string, int>> parameter_names_, buffer_names_;
 };
