@@ -459,6 +459,41 @@ TEST_CASE("torch: a dropout whose layer trains nothing has other numbers in the 
     CHECK(std::count_if(again.begin(), again.end(), [&](const torch::Tensor& t) { return t.equal(mask); }) == 2);
 }
 
+TEST_CASE("torch: forwards in eval() go on beside each other, and draw nothing") {
+  torch::set_num_threads(1);
+  // Each forward waits until the other one has begun.
+  std::atomic<int> begun{0};
+  std::atomic<bool> met{true};
+  const auto evaluate = [&] {
+    nn::Sequential net(nn::Dropout(0.5));
+    net->eval();
+    hetsched::torch_layer<> layer(net.ptr(), [&, net](const torch::Tensor& x) mutable {
+      ++begun;
+      for (const auto until = hetsched::deadline_in(10); begun < 2 && met; std::this_thread::yield())
+        if (std::chrono::steady_clock::now() > until) met = false;
+      return net->forward(x);
+    });
+    hetsched::torch_layer<>::context c;
+    const auto x = torch::ones({4, 4});
+    CHECK(layer.forward(x, c).equal(x));
+  };
+  std::thread other(evaluate);
+  evaluate();
+  other.join();
+  CHECK(met);
+}
+
+TEST_CASE("torch: a forward that draws may make modules under a seed") {
+  hetsched::torch_layer<> layer(nn::Linear(4, 4).ptr(), [](const torch::Tensor& x) {
+    return x + hetsched::torch_seeded(3, [] { return torch::rand({2, 4}); });
+  });
+  layer.draw(1);
+  hetsched::torch_layer<>::context c;
+  torch::manual_seed(3);
+  const auto drawn = torch::rand({2, 4});
+  CHECK(layer.forward(torch::zeros({2, 4}), c).equal(drawn));
+}
+
 TEST_CASE("torch: modules that draw without a dropout among them draw the same numbers when they are recomputed") {
   torch::set_num_threads(1);
   nn::MultiheadAttention attention(nn::MultiheadAttentionOptions(8, 2).dropout(0.5));

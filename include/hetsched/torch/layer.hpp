@@ -35,8 +35,9 @@ namespace hetsched {
 
 namespace detail {
 
-inline std::mutex& torch_seed_mutex() {
-  static std::mutex one_at_a_time;
+/// A forward that draws may make modules under a seed: the same thread's.
+inline std::recursive_mutex& torch_seed_mutex() {
+  static std::recursive_mutex one_at_a_time;
   return one_at_a_time;
 }
 
@@ -51,7 +52,7 @@ class torch_drawing {
   torch_drawing& operator=(const torch_drawing&) = delete;
 
  private:
-  std::lock_guard<std::mutex> alone_;
+  std::lock_guard<std::recursive_mutex> alone_;
   at::Generator generator_ = at::detail::getDefaultCPUGenerator();
   at::Tensor before_;
 };
@@ -148,7 +149,7 @@ class torch_layer {
       if (detail::is_torch<element>(b.value())) keep(b.key(), b.value(), buffers_, buffer_names_);
     for (const auto& p : parameters_) gradients_.push_back(at::zeros_like(p));
     for (const auto& m : module_->modules())
-      if (detail::torch_draws(*m)) seed_ = 0;
+      if (detail::torch_draws(*m)) drawing_.push_back(m);
   }
   /// module: torch::nn::Linear, torch::nn::Sequential or any other holder, torch::nn::AnyModule, or a shared_ptr of one's own
   /// module; it has a forward(Tensor) -> Tensor.
@@ -193,9 +194,13 @@ class torch_layer {
   [[nodiscard]] std::vector<Tensor>& gradients() { return gradients_; }
   [[nodiscard]] std::vector<Tensor>& buffers() { return buffers_; }
   [[nodiscard]] torch::nn::Module& module() { return *module_; }
-  /// The module draws numbers of torch's generator in its forwards, and this is its seed; none: it does not draw. Forwards that
-  /// draw wait for each other where ranks are threads, as the generator is one for all of them; it is left where it was.
-  void draw(std::optional<std::uint64_t> seed) { seed_ = seed; }
+  /// The module draws numbers of torch's generator in all of its forwards, and this is its seed; none: it does not draw. Forwards
+  /// that draw wait for each other where ranks are threads, as the generator is one for all of them; it is left where it was.
+  /// Requires: none of them waits for what another rank of the process does, such as a collective.
+  void draw(std::optional<std::uint64_t> seed) {
+    seed_ = seed;
+    drawing_.clear();
+  }
   /// Numbers that are drawn from then on are those of this step.
   void begin_step(std::int64_t step) { step_ = step; }
   /// What the module calls them, with their numbers in parameters() and buffers(); one that submodules share has several names.
@@ -233,8 +238,9 @@ class torch_layer {
   }
 
   [[nodiscard]] Output computed(const Input& given) {
-    if (!seed_) return forward_(given);
-    std::uint64_t hash = *seed_ ^ (static_cast<std::uint64_t>(step_) * 0xd1342543de82ef95u);
+    const auto draws = [](const auto& m) { return *detail::torch_draws(*m); };
+    if (!seed_ && std::none_of(drawing_.begin(), drawing_.end(), draws)) return forward_(given);
+    std::uint64_t hash = seed_.value_or(0) ^ (static_cast<std::uint64_t>(step_) * 0xd1342543de82ef95u);
     each(given, [&](const at::Tensor& t) { hash = detail::torch_hash(hash, t, t.nbytes()); });
     for (const auto& p : parameters_) hash = detail::torch_hash(hash, p, 64);
     const detail::torch_drawing at_seed(hash);
@@ -286,7 +292,8 @@ class torch_layer {
 
   std::shared_ptr<torch::nn::Module> module_;
   function forward_;
-  std::optional<std::uint64_t> seed_;
+  std::optional<std::uint64_t> seed_;                        ///< told
+  std::vector<std::shared_ptr<torch::nn::Module>> drawing_;  ///< submodules that may draw; empty once told
   std::int64_t step_ = 0;
   std::vector<Tensor> parameters_, gradients_, buffers_;
   std::vector<std::pair<std::string, int>> parameter_names_, buffer_names_;
