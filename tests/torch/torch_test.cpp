@@ -494,6 +494,27 @@ TEST_CASE("torch: a forward that draws may make modules under a seed") {
   CHECK(layer.forward(torch::zeros({2, 4}), c).equal(drawn));
 }
 
+TEST_CASE("torch: a forward takes the generator when no other thread is at it") {
+  const auto generator = at::detail::getDefaultCPUGenerator();
+  torch::manual_seed(17);
+  hetsched::torch_layer<> layer(nn::Sequential(nn::Dropout(0.5)));
+  std::atomic<bool> ended{false};
+  std::unique_lock hold(at::Generator(generator).mutex());  // as a kernel of torch's does that draws
+  std::thread other([&] {
+    hetsched::torch_layer<>::context c;
+    static_cast<void>(layer.forward(torch::ones({4, 4}), c));
+    ended = true;
+  });
+  bool is_left = true;
+  for (const auto until = hetsched::deadline_in(0.2); std::chrono::steady_clock::now() < until; std::this_thread::yield())
+    is_left = is_left && generator.current_seed() == 17;
+  CHECK(is_left);
+  CHECK(!ended);
+  hold.unlock();
+  other.join();
+  CHECK(generator.current_seed() == 17);
+}
+
 TEST_CASE("torch: modules that draw without a dropout among them draw the same numbers when they are recomputed") {
   torch::set_num_threads(1);
   nn::MultiheadAttention attention(nn::MultiheadAttentionOptions(8, 2).dropout(0.5));

@@ -41,13 +41,20 @@ inline std::recursive_mutex& torch_seed_mutex() {
   return one_at_a_time;
 }
 
-/// torch's generator at a seed, for this thread alone among those that ask so, and then where it was.
+/// torch's generator at a seed, for this thread alone among those that ask so, and then where it was. What other threads draw
+/// meanwhile is drawn again later.
 class torch_drawing {
  public:
-  explicit torch_drawing(std::uint64_t seed) : alone_(torch_seed_mutex()), before_(generator_.get_state()) {
+  explicit torch_drawing(std::uint64_t seed) : alone_(torch_seed_mutex()) {
+    // torch's own kernels hold it while they draw; not to be held where they are called.
+    const std::lock_guard hold(generator_.mutex());
+    before_ = generator_.get_state();
     generator_.set_current_seed(seed);
   }
-  ~torch_drawing() { generator_.set_state(before_); }
+  ~torch_drawing() {
+    const std::lock_guard hold(generator_.mutex());
+    generator_.set_state(before_);
+  }
   torch_drawing(const torch_drawing&) = delete;
   torch_drawing& operator=(const torch_drawing&) = delete;
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <ostream>
 #include <string>
 #include <tuple>
@@ -141,6 +142,7 @@ TensorOptions device(c10::Device);
 Tensor empty(IntArrayRef, const TensorOptions&);
 
 struct Generator {
+  std::mutex& mutex();
   void set_current_seed(std::uint64_t);
   void set_state(const Tensor&);
   Tensor get_state() const;
