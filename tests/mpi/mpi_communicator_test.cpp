@@ -28,6 +28,9 @@ const auto make_short = [] { return make_mpi({.message_bytes = 1000}); };
 
 bool several() { return mpi().ranks() > 1; }
 
+/// A program's handler of errors.
+void pass_over(MPI_Comm*, int*, ...) {}
+
 }  // namespace
 
 TEST_CASE("mpi: a channel delivers in the order of its sends, whatever the order of opening and posting") {
@@ -92,6 +95,29 @@ TEST_CASE("mpi: a single rank needs nobody") {
   CHECK(end->wait(deadline_in(0.01), true) == wait_result::deadline);
   end->abort("enough");
   CHECK(end->wait(deadline_in(1), true) == wait_result::aborted);
+}
+
+TEST_CASE("mpi: communicators have a handler for errors before and behind a meeting, the program's") {
+  const auto handler_of = [](MPI_Comm comm) {
+    MPI_Errhandler found = MPI_ERRHANDLER_NULL;
+    MPI_Comm_get_errhandler(comm, &found);
+    return found;
+  };
+  (void)mpi();
+  CHECK(handler_of(MPI_COMM_WORLD) == MPI_ERRORS_ARE_FATAL);
+  (void)make();
+  CHECK(handler_of(MPI_COMM_WORLD) == MPI_ERRORS_ARE_FATAL);
+  MPI_Errhandler own = MPI_ERRHANDLER_NULL;
+  MPI_Comm_create_errhandler(&pass_over, &own);
+  MPI_Comm all = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &all);
+  MPI_Comm_set_errhandler(all, own);
+  (void)make_mpi({.among = all});
+  auto found = handler_of(all);
+  CHECK(found == own);
+  MPI_Errhandler_free(&found);
+  MPI_Errhandler_free(&own);
+  MPI_Comm_free(&all);
 }
 
 TEST_CASE("mpi: ranks of a part of the processes, in another order") {
