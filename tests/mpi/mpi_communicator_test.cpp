@@ -4,11 +4,16 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/runtime/communicator/router.hpp>
 
 #include "late_tensor.hpp"
 #include "session.hpp"
@@ -21,6 +26,7 @@ namespace {
 static_assert(communicator<mpi_communicator<plane_tensor>, plane_tensor>);
 static_assert(byte_plane<mpi_communicator<matrix<float>>> && waking_plane<mpi_communicator<matrix<float>>>);
 static_assert(asking_plane<mpi_communicator<plane_tensor>>);
+static_assert(data_plane<mpi_communicator<late_tensor>, late_tensor> && !waking_plane<mpi_communicator<late_tensor>>);
 
 const auto make = [] { return make_mpi(); };
 /// Of messages so short that most tensors take several.
@@ -226,6 +232,37 @@ TEST_CASE("mpi: tensors on a device are handed to MPI when others have done with
   };
   refuses({.device_memory = false});
   if (!mpi().takes_device_memory()) refuses({});
+}
+
+TEST_CASE("mpi: beside another plane, a tensor that a device has done with leaves before the deadline") {
+  if (!several()) return;
+  using plane = mpi_communicator<late_tensor>;
+  const auto first = make_mpi<late_tensor>({.device_memory = true}), second = make_mpi<late_tensor>({.device_memory = true});
+  const auto by_part = [](const edge& e) { return routed_edge{as_size(e.part), e}; };
+  router<plane, decltype(by_part), plane, plane> both(*first, by_part, *first, *second);
+  if (both.rank() < 2) {
+    const bool sends = both.rank() == 0;
+    const int slow = both.open({0, 1, payload::activation, 0, 0}), quick = both.open({0, 1, payload::activation, 0, 0, 1});
+    late_tensor tensors[2] = {late_tensor({3}), late_tensor({3})};
+    decltype(both)::operation ops[2];
+    const auto post = [&](int channel, std::size_t k) {
+      sends ? both.post_send(channel, {}, tensors[k], ops[k]) : both.post_receive(channel, {}, tensors[k], ops[k]);
+    };
+    post(quick, 1);
+    REQUIRE(ends_soon(both, ops[1]));
+    tensors[0].buffer->is_busy = true;
+    post(slow, 0);
+    std::thread device([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      tensors[0].buffer->is_busy = false;
+    });
+    // Until the other end has told, and until the tensor has left or come.
+    auto result = wait_result::progress;
+    while (!both.poll(ops[0]) && result == wait_result::progress) result = both.wait(deadline_in(10), true);
+    CHECK(result == wait_result::progress);
+    device.join();
+  }
+  meet(both);
 }
 
 TEST_CASE("mpi: what is thrown in the body of one rank ends all, with its text and rank") {
