@@ -27,6 +27,9 @@ using namespace hetsched::test;
 
 namespace {
 
+// Nobody wakes a rank on the host when a copy of a device's has ended.
+static_assert(!waking_plane<cuda_local_communicator<fake_tensor, cuda_check::api>>);
+
 /// Habits of all kinds, the mean ones among them.
 cuda_check::habits random_habits(random_source& random) {
   return {.seed = static_cast<std::uint64_t>(random.integer(1, 1 << 30)),

@@ -4,11 +4,16 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cstddef>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/index.hpp>
+#include <hetsched/runtime/communicator/router.hpp>
 
 #include "late_tensor.hpp"
 #include "session.hpp"
@@ -21,12 +26,16 @@ namespace {
 static_assert(communicator<mpi_communicator<plane_tensor>, plane_tensor>);
 static_assert(byte_plane<mpi_communicator<matrix<float>>> && waking_plane<mpi_communicator<matrix<float>>>);
 static_assert(asking_plane<mpi_communicator<plane_tensor>>);
+static_assert(data_plane<mpi_communicator<late_tensor>, late_tensor> && !waking_plane<mpi_communicator<late_tensor>>);
 
 const auto make = [] { return make_mpi(); };
 /// Of messages so short that most tensors take several.
 const auto make_short = [] { return make_mpi({.message_bytes = 1000}); };
 
 bool several() { return mpi().ranks() > 1; }
+
+/// A program's handler of errors.
+void pass_over(MPI_Comm*, int*, ...) {}
 
 }  // namespace
 
@@ -92,6 +101,29 @@ TEST_CASE("mpi: a single rank needs nobody") {
   CHECK(end->wait(deadline_in(0.01), true) == wait_result::deadline);
   end->abort("enough");
   CHECK(end->wait(deadline_in(1), true) == wait_result::aborted);
+}
+
+TEST_CASE("mpi: communicators have a handler for errors before and behind a meeting, the program's") {
+  const auto handler_of = [](MPI_Comm comm) {
+    MPI_Errhandler found = MPI_ERRHANDLER_NULL;
+    MPI_Comm_get_errhandler(comm, &found);
+    return found;
+  };
+  (void)mpi();
+  CHECK(handler_of(MPI_COMM_WORLD) == MPI_ERRORS_ARE_FATAL);
+  (void)make();
+  CHECK(handler_of(MPI_COMM_WORLD) == MPI_ERRORS_ARE_FATAL);
+  MPI_Errhandler own = MPI_ERRHANDLER_NULL;
+  MPI_Comm_create_errhandler(&pass_over, &own);
+  MPI_Comm all = MPI_COMM_NULL;
+  MPI_Comm_dup(MPI_COMM_WORLD, &all);
+  MPI_Comm_set_errhandler(all, own);
+  (void)make_mpi({.among = all});
+  auto found = handler_of(all);
+  CHECK(found == own);
+  MPI_Errhandler_free(&found);
+  MPI_Errhandler_free(&own);
+  MPI_Comm_free(&all);
 }
 
 TEST_CASE("mpi: ranks of a part of the processes, in another order") {
@@ -200,6 +232,37 @@ TEST_CASE("mpi: tensors on a device are handed to MPI when others have done with
   };
   refuses({.device_memory = false});
   if (!mpi().takes_device_memory()) refuses({});
+}
+
+TEST_CASE("mpi: beside another plane, a tensor that a device has done with leaves before the deadline") {
+  if (!several()) return;
+  using plane = mpi_communicator<late_tensor>;
+  const auto first = make_mpi<late_tensor>({.device_memory = true}), second = make_mpi<late_tensor>({.device_memory = true});
+  const auto by_part = [](const edge& e) { return routed_edge{as_size(e.part), e}; };
+  router<plane, decltype(by_part), plane, plane> both(*first, by_part, *first, *second);
+  if (both.rank() < 2) {
+    const bool sends = both.rank() == 0;
+    const int slow = both.open({0, 1, payload::activation, 0, 0}), quick = both.open({0, 1, payload::activation, 0, 0, 1});
+    late_tensor tensors[2] = {late_tensor({3}), late_tensor({3})};
+    decltype(both)::operation ops[2];
+    const auto post = [&](int channel, std::size_t k) {
+      sends ? both.post_send(channel, {}, tensors[k], ops[k]) : both.post_receive(channel, {}, tensors[k], ops[k]);
+    };
+    post(quick, 1);
+    REQUIRE(ends_soon(both, ops[1]));
+    tensors[0].buffer->is_busy = true;
+    post(slow, 0);
+    std::thread device([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      tensors[0].buffer->is_busy = false;
+    });
+    // Until the other end has told, and until the tensor has left or come.
+    auto result = wait_result::progress;
+    while (!both.poll(ops[0]) && result == wait_result::progress) result = both.wait(deadline_in(10), true);
+    CHECK(result == wait_result::progress);
+    device.join();
+  }
+  meet(both);
 }
 
 TEST_CASE("mpi: what is thrown in the body of one rank ends all, with its text and rank") {

@@ -8,6 +8,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -15,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -117,7 +120,7 @@ void on_groups(int ranks, Body&& body) {
 }
 
 /// Sends and receives as NCCL carries them out: without tags, each rank's one after the other in the order of its calls, a send
-/// when it meets its receive. What does not fit hangs.
+/// when it meets its receive. What does not fit hangs. The first call of a pair blocks until the other one calls, too.
 struct strict_office {
   struct call {
     bool sends;
@@ -142,6 +145,8 @@ struct strict_office {
       }
   }
   std::mutex guard;
+  std::condition_variable arrived;
+  std::map<std::pair<int, int>, std::set<int>> met;      ///< of a pair who has called
   std::vector<std::deque<std::shared_ptr<call>>> calls;  ///< by rank
   int aborts = 0;
 };
@@ -168,11 +173,16 @@ struct strict_group : c10d::Backend {
   void abort() override {
     const std::lock_guard hold(office_->guard);
     ++office_->aborts;
+    office_->arrived.notify_all();
   }
 
  private:
   c10::intrusive_ptr<c10d::Work> add(bool sends, int peer, const std::vector<at::Tensor>& message) {
-    const std::lock_guard hold(office_->guard);
+    std::unique_lock hold(office_->guard);
+    auto& met = office_->met[std::minmax(getRank(), peer)];
+    met.insert(getRank());
+    office_->arrived.notify_all();
+    office_->arrived.wait(hold, [&] { return met.size() == 2 || office_->aborts > 0; });
     auto made = std::make_shared<strict_office::call>(strict_office::call{sends, peer, message.at(0)});
     office_->calls[static_cast<std::size_t>(getRank())].push_back(made);
     return c10::make_intrusive<strict_work>(*office_, std::move(made));
@@ -283,6 +293,35 @@ TEST_CASE("torch group: over one that keeps order, posts may have another, and w
     const int channel = comm.open({0, 1, payload::activation, 0, 0});
     const planned_operation own{.channel = channel, .sends = comm.rank() == 0, .what = {}, .bytes = comm.rank() == 0 ? 48U : 40U};
     CHECK_THROWS_WITH_AS(comm.set_plan({{own}}), doctest::Contains("have planned different transfers"), input_error);
+  });
+}
+
+TEST_CASE("torch group: over one that connects a pair by its first message, a wait returns at its deadline") {
+  std::atomic<bool> waited{false};
+  in_order(2, [&](by_order comm, strict_office& strict) {
+    const int channel = comm.open({0, 1, payload::activation, 0, 0});
+    const bool sends = comm.rank() == 0;
+    comm.set_plan({{planned_operation{.channel = channel, .sends = sends, .what = {}, .bytes = 48}}});
+    auto t = filled(2, 3, sends ? 1 : -1);
+    by_order::operation op;
+    if (sends) {
+      comm.post_send(channel, {}, t, op);
+      CHECK(comm.wait(deadline_in(0.01), true) == wait_result::deadline);
+      waited = true;
+    } else {
+      for (const auto until = deadline_in(10); !waited && std::chrono::steady_clock::now() < until;) std::this_thread::yield();
+      CHECK(waited);
+      comm.post_receive(channel, {}, t, op);
+    }
+    REQUIRE(ends_soon(comm, op));
+    CHECK(t == filled(2, 3, 1));
+    if (sends) return;
+    // Behind an abort that lets go of nothing, messages keep their memory.
+    comm.post_receive(channel, {}, t, op);
+    comm.abort("enough");
+    const std::lock_guard hold(strict.guard);
+    REQUIRE(strict.calls[1].size() == 1);
+    CHECK(strict.calls[1].front()->message.use_count() > 1);
   });
 }
 

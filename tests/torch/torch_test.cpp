@@ -7,13 +7,17 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -65,6 +69,36 @@ double apart(const std::vector<double>& a, const std::vector<double>& b) {
   double most = 0;
   for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(a[i] - b[i]));
   return most;
+}
+
+/// What a dropout without parameters gives of the same batch in each step of a training, forward by forward.
+std::vector<torch::Tensor> masks_of_steps(int many, std::int64_t first, hetsched::recomputation recompute) {
+  std::vector<torch::Tensor> seen;
+  auto layout = hetsched::even_layout(2, one_f_one_b(1));
+  layout.pipelines[0].groups.assign(1, {.recompute = recompute});
+  using channels = hetsched::thread_communicator<torch::Tensor>;
+  hetsched::run_on_threads(channels::connect(1), [&](channels& channel) {
+    auto trainer = hetsched::make_trainer<torch::Tensor>(
+        layout,
+        [&](int layer) -> hetsched::any_layer<torch::Tensor> {
+          if (layer == 1) return hetsched::torch_layer(nn::Linear(8, 8));
+          nn::Dropout dropout(0.5);
+          return hetsched::torch_layer<>(dropout.ptr(), [&seen, dropout](const torch::Tensor& x) mutable {
+            seen.push_back(dropout->forward(x).detach());
+            return seen.back().clone();
+          });
+        },
+        [](int) {
+          return hetsched::tensor_shape{8, 8};
+        },
+        channel, hetsched::sgd{.learning_rate = 0.1}, hetsched::trainer_options{.first_step = first});
+    std::vector<torch::Tensor> inputs;
+    for (int m = 0; m < microbatches; ++m) inputs.push_back(torch::full({8, 8}, m + 1.0));
+    for (int s = 0; s < many; ++s)
+      trainer.step(inputs, inputs,
+                   hetsched::torch_loss([](const auto& y, const auto& wanted) { return torch::mse_loss(y, wanted); }));
+  });
+  return seen;
 }
 
 // What a call throws.
@@ -406,6 +440,107 @@ TEST_CASE("torch: dropout draws the same numbers when it is recomputed, and unde
   CHECK(!own.forward(zeros, c).equal(own.forward(zeros, c)));
   own.draw(1);
   CHECK(own.forward(zeros, c).equal(own.forward(zeros, c)));
+}
+
+TEST_CASE("torch: a dropout whose layer trains nothing has other numbers in the next step, and those of a step once more") {
+  torch::set_num_threads(1);
+  constexpr std::size_t each = microbatches;
+  const auto seen = masks_of_steps(2, 0, hetsched::recomputation::none);
+  REQUIRE(seen.size() == 2 * each);
+  for (std::size_t m = 0; m < each; ++m) CHECK(!seen[m].equal(seen[each + m]));
+  // A training that goes on from there has those of an uninterrupted one.
+  const auto later = masks_of_steps(1, 1, hetsched::recomputation::none);
+  REQUIRE(later.size() == each);
+  for (std::size_t m = 0; m < each; ++m) CHECK(later[m].equal(seen[each + m]));
+  // Recomputed, each is there twice.
+  const auto again = masks_of_steps(2, 0, hetsched::recomputation::full);
+  REQUIRE(again.size() == 4 * each);
+  for (const auto& mask : seen)
+    CHECK(std::count_if(again.begin(), again.end(), [&](const torch::Tensor& t) { return t.equal(mask); }) == 2);
+}
+
+TEST_CASE("torch: forwards in eval() go on beside each other, and draw nothing") {
+  torch::set_num_threads(1);
+  // Each forward waits until the other one has begun.
+  std::atomic<int> begun{0};
+  std::atomic<bool> met{true};
+  const auto evaluate = [&] {
+    nn::Sequential net(nn::Dropout(0.5));
+    net->eval();
+    hetsched::torch_layer<> layer(net.ptr(), [&, net](const torch::Tensor& x) mutable {
+      ++begun;
+      for (const auto until = hetsched::deadline_in(10); begun < 2 && met; std::this_thread::yield())
+        if (std::chrono::steady_clock::now() > until) met = false;
+      return net->forward(x);
+    });
+    hetsched::torch_layer<>::context c;
+    const auto x = torch::ones({4, 4});
+    CHECK(layer.forward(x, c).equal(x));
+  };
+  std::thread other(evaluate);
+  evaluate();
+  other.join();
+  CHECK(met);
+}
+
+TEST_CASE("torch: a forward that draws may make modules under a seed") {
+  hetsched::torch_layer<> layer(nn::Linear(4, 4).ptr(), [](const torch::Tensor& x) {
+    return x + hetsched::torch_seeded(3, [] { return torch::rand({2, 4}); });
+  });
+  layer.draw(1);
+  hetsched::torch_layer<>::context c;
+  torch::manual_seed(3);
+  const auto drawn = torch::rand({2, 4});
+  CHECK(layer.forward(torch::zeros({2, 4}), c).equal(drawn));
+}
+
+TEST_CASE("torch: a forward takes the generator when no other thread is at it") {
+  const auto generator = at::detail::getDefaultCPUGenerator();
+  torch::manual_seed(17);
+  hetsched::torch_layer<> layer(nn::Sequential(nn::Dropout(0.5)));
+  std::atomic<bool> ended{false};
+  std::unique_lock hold(at::Generator(generator).mutex());  // as a kernel of torch's does that draws
+  std::thread other([&] {
+    hetsched::torch_layer<>::context c;
+    static_cast<void>(layer.forward(torch::ones({4, 4}), c));
+    ended = true;
+  });
+  bool is_left = true;
+  for (const auto until = hetsched::deadline_in(0.2); std::chrono::steady_clock::now() < until; std::this_thread::yield())
+    is_left = is_left && generator.current_seed() == 17;
+  CHECK(is_left);
+  CHECK(!ended);
+  hold.unlock();
+  other.join();
+  CHECK(generator.current_seed() == 17);
+}
+
+TEST_CASE("torch: modules that draw without a dropout among them draw the same numbers when they are recomputed") {
+  torch::set_num_threads(1);
+  nn::MultiheadAttention attention(nn::MultiheadAttentionOptions(8, 2).dropout(0.5));
+  nn::LSTM lstm(nn::LSTMOptions(8, 8).num_layers(2).dropout(0.5));
+  nn::GRU gru(nn::GRUOptions(8, 8).num_layers(2).dropout(0.5));
+  nn::RNN rnn(nn::RNNOptions(8, 8).num_layers(2).dropout(0.5));
+  nn::RReLU rrelu;
+  nn::FractionalMaxPool2d pool(nn::FractionalMaxPool2dOptions(2).output_size(3));
+  using layer = hetsched::torch_layer<>;
+  std::pair<std::string, layer> all[] = {
+      {"attention", layer(attention.ptr(), [=](const auto& x) mutable { return std::get<0>(attention->forward(x, x, x)); })},
+      {"lstm", layer(lstm.ptr(), [=](const auto& x) mutable { return std::get<0>(lstm->forward(x)); })},
+      {"gru", layer(gru.ptr(), [=](const auto& x) mutable { return std::get<0>(gru->forward(x)); })},
+      {"rnn", layer(rnn.ptr(), [=](const auto& x) mutable { return std::get<0>(rnn->forward(x)); })},
+      {"rrelu", layer(rrelu)},
+      {"pool", layer(pool)}};
+  for (auto& [name, one] : all) {
+    CAPTURE(name);
+    layer::context c;
+    const auto x = torch::randn({8, 8, 8});
+    const auto y = one.forward(x, c);
+    const auto dx = one.backward(torch::ones_like(y), c);
+    CHECK(one.forward(x, c).equal(y));
+    CHECK(one.backward(torch::ones_like(y), c).equal(dx));
+    CHECK(!one.forward(x + 0.001, c).equal(y));
+  }
 }
 
 TEST_CASE("torch: frozen weights of other elements beside parameters, and a parameter that nothing reads") {

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -95,6 +96,9 @@ class cuda_carried_layer {
       layer_.parameters_changed(q);
     else if constexpr (requires { layer_.parameters_changed(); })
       q.finish(), layer_.parameters_changed();
+  }
+  void begin_step(std::int64_t step) {
+    if constexpr (requires { layer_.begin_step(step); }) layer_.begin_step(step);
   }
   [[nodiscard]] Layer& layer() { return layer_; }
 

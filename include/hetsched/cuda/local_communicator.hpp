@@ -5,7 +5,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -138,7 +137,6 @@ class cuda_local_communicator {
     const auto result = inner_.wait(std::min(until, deadline_in(look_s)), sends);
     return result == wait_result::deadline && std::chrono::steady_clock::now() < until ? wait_result::progress : result;
   }
-  void on_wake(std::function<void()> ring) { inner_.on_wake(std::move(ring)); }
   void abort(const std::string& reason) { inner_.abort(reason); }
   [[nodiscard]] std::string failure() const { return inner_.failure(); }
   /// Where the threads of a group meet.

@@ -44,6 +44,11 @@ template <class Tensor>
 class mpi_communicator {
   static_assert((detail::require_tensor<Tensor>(), true));
   using traits = tensor_traits<Tensor>;
+  static constexpr bool may_be_on_device = requires(Tensor & t) {
+    traits::buffer(t).space();
+    traits::buffer(t).is_ready();
+    traits::buffer(t).is_idle();
+  };
 
  public:
   /// Meets all other ranks. Throws: error if they do not come.
@@ -107,8 +112,8 @@ class mpi_communicator {
       }
     return told(engine_->wait(until, sends));
   }
-  /// See waking_plane.
-  void on_wake(std::function<void()> ring) { engine_->on_wake(std::move(ring)); }
+  /// See waking_plane. Not of tensors that may be on a device: nobody is woken when that has done with one that is held back.
+  void on_wake(std::function<void()> ring) requires(!may_be_on_device) { engine_->on_wake(std::move(ring)); }
   /// See asking_plane.
   [[nodiscard]] wait_result ask() { return told(engine_->ask()); }
   void abort(const std::string& reason) {
@@ -121,11 +126,6 @@ class mpi_communicator {
   }
 
  private:
-  static constexpr bool may_be_on_device = requires(Tensor & t) {
-    traits::buffer(t).space();
-    traits::buffer(t).is_ready();
-    traits::buffer(t).is_idle();
-  };
   static_assert(traits::space != memory_space::device || may_be_on_device,
                 "MPI is to know where a tensor is, and when it may be touched: tensor_traits<T>::buffer(t) has no space(), "
                 "is_ready() or is_idle()");

@@ -26,7 +26,8 @@
 namespace hetsched {
 
 /// MPI in this process: from MPI_Init_thread to MPI_Finalize, unless the program has called the former before, and then calls the
-/// latter itself. It outlives all communicators that are made with it.
+/// latter itself. It outlives all communicators that are made with it. What an error of the program's own calls does stays the
+/// program's to say: MPI_COMM_WORLD keeps its handler.
 class mpi_session {
  public:
   /// `say`: where the cause goes before MPI_Abort ends all processes; empty: standard error.

@@ -54,10 +54,6 @@ HETSCHED_INLINE mpi_session::mpi_session(std::function<void(const std::string&)>
         std::string("MPI lets only one thread call it") +
         (there ? ": initialise it by MPI_Init_thread with MPI_THREAD_MULTIPLE" : "; another build of it may let several"));
   }
-#ifdef HETSCHED_MPI_ULFM
-  // That a process has ended is no reason for the others to.
-  if (owns_) MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-#endif
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks_);
   takes_device_memory_ = detail::mpi_takes_device_memory();

@@ -19,7 +19,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/pooling.h>
+#include <torch/nn/modules/rnn.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -32,23 +35,31 @@ namespace hetsched {
 
 namespace detail {
 
-inline std::mutex& torch_seed_mutex() {
-  static std::mutex one_at_a_time;
+/// A forward that draws may make modules under a seed: the same thread's.
+inline std::recursive_mutex& torch_seed_mutex() {
+  static std::recursive_mutex one_at_a_time;
   return one_at_a_time;
 }
 
-/// torch's generator at a seed, for this thread alone among those that ask so, and then where it was.
+/// torch's generator at a seed, for this thread alone among those that ask so, and then where it was. What other threads draw
+/// meanwhile is drawn again later.
 class torch_drawing {
  public:
-  explicit torch_drawing(std::uint64_t seed) : alone_(torch_seed_mutex()), before_(generator_.get_state()) {
+  explicit torch_drawing(std::uint64_t seed) : alone_(torch_seed_mutex()) {
+    // torch's own kernels hold it while they draw; not to be held where they are called.
+    const std::lock_guard hold(generator_.mutex());
+    before_ = generator_.get_state();
     generator_.set_current_seed(seed);
   }
-  ~torch_drawing() { generator_.set_state(before_); }
+  ~torch_drawing() {
+    const std::lock_guard hold(generator_.mutex());
+    generator_.set_state(before_);
+  }
   torch_drawing(const torch_drawing&) = delete;
   torch_drawing& operator=(const torch_drawing&) = delete;
 
  private:
-  std::lock_guard<std::mutex> alone_;
+  std::lock_guard<std::recursive_mutex> alone_;
   at::Generator generator_ = at::detail::getDefaultCPUGenerator();
   at::Tensor before_;
 };
@@ -65,6 +76,23 @@ class torch_drawing {
     hash ^= hash >> 29;
   }
   return hash;
+}
+
+/// Whether a module, its submodules apart, draws random numbers in its forward as it stands; none: no module of its kind does.
+[[nodiscard]] inline std::optional<bool> torch_draws(const torch::nn::Module& m) {
+  using namespace torch::nn;
+  std::optional<bool> draws;
+  const auto drops = [&](const auto* of_kind) {
+    if (of_kind) draws = m.is_training() && of_kind->options.dropout() > 0;
+  };
+  drops(dynamic_cast<const MultiheadAttentionImpl*>(&m));
+  drops(dynamic_cast<const LSTMImpl*>(&m));
+  drops(dynamic_cast<const GRUImpl*>(&m));
+  drops(dynamic_cast<const RNNImpl*>(&m));
+  if (dynamic_cast<const FractionalMaxPool2dImpl*>(&m) || dynamic_cast<const FractionalMaxPool3dImpl*>(&m)) draws = true;
+  // Torch's dropouts, and those of one's own that go by the name.
+  if (dynamic_cast<const RReLUImpl*>(&m) || m.name().find("Dropout") != std::string::npos) draws = m.is_training();
+  return draws;
 }
 
 /// What a torch_layer computes.
@@ -92,8 +120,9 @@ template <class Make>
 /// frozen weights of 8 or 16 bits stay with the module, as they were made.
 /// backward_input and backward_weight walk the graph once each, and both compute what lies between the module's operators.
 /// Input, Output: Tensor, or the parts of a packed_layer around this one: std::tuple<torch::Tensor, torch_tensor<std::int64_t>>.
-/// Modules that have one of torch's dropouts draw its numbers by a seed of the input's, the first parameters' and their own
-/// (draw()): the same whenever the same microbatch comes by in a step, so also when it is recomputed, and under every schedule.
+/// Modules that have one of torch's that draw random numbers (dropouts, MultiheadAttention and recurrent ones with a dropout,
+/// RReLU, FractionalMaxPool) draw them by a seed of the input's, the first parameters', the step's and their own (draw()): the
+/// same whenever the same microbatch comes by in a step, so also when it is recomputed, and under every schedule.
 /// Requires: the module does not write to its input, where torch throws; others that draw random numbers are told to draw().
 /// Example:
 ///   torch_layer(torch::nn::Sequential(torch::nn::Linear(8, 32), torch::nn::GELU(), torch::nn::Linear(32, 8)))
@@ -127,7 +156,7 @@ class torch_layer {
       if (detail::is_torch<element>(b.value())) keep(b.key(), b.value(), buffers_, buffer_names_);
     for (const auto& p : parameters_) gradients_.push_back(at::zeros_like(p));
     for (const auto& m : module_->modules())
-      if (m->name().find("Dropout") != std::string::npos) seed_ = 0;
+      if (detail::torch_draws(*m)) drawing_.push_back(m);
   }
   /// module: torch::nn::Linear, torch::nn::Sequential or any other holder, torch::nn::AnyModule, or a shared_ptr of one's own
   /// module; it has a forward(Tensor) -> Tensor.
@@ -172,9 +201,15 @@ class torch_layer {
   [[nodiscard]] std::vector<Tensor>& gradients() { return gradients_; }
   [[nodiscard]] std::vector<Tensor>& buffers() { return buffers_; }
   [[nodiscard]] torch::nn::Module& module() { return *module_; }
-  /// The module draws numbers of torch's generator in its forwards, and this is its seed; none: it does not draw. Forwards that
-  /// draw wait for each other where ranks are threads, as the generator is one for all of them; it is left where it was.
-  void draw(std::optional<std::uint64_t> seed) { seed_ = seed; }
+  /// The module draws numbers of torch's generator in all of its forwards, and this is its seed; none: it does not draw. Forwards
+  /// that draw wait for each other where ranks are threads, as the generator is one for all of them; it is left where it was.
+  /// Requires: none of them waits for what another rank of the process does, such as a collective.
+  void draw(std::optional<std::uint64_t> seed) {
+    seed_ = seed;
+    drawing_.clear();
+  }
+  /// Numbers that are drawn from then on are those of this step.
+  void begin_step(std::int64_t step) { step_ = step; }
   /// What the module calls them, with their numbers in parameters() and buffers(); one that submodules share has several names.
   [[nodiscard]] const std::vector<std::pair<std::string, int>>& parameter_names() const { return parameter_names_; }
   [[nodiscard]] const std::vector<std::pair<std::string, int>>& buffer_names() const { return buffer_names_; }
@@ -210,8 +245,9 @@ class torch_layer {
   }
 
   [[nodiscard]] Output computed(const Input& given) {
-    if (!seed_) return forward_(given);
-    std::uint64_t hash = *seed_;
+    const auto draws = [](const auto& m) { return *detail::torch_draws(*m); };
+    if (!seed_ && std::none_of(drawing_.begin(), drawing_.end(), draws)) return forward_(given);
+    std::uint64_t hash = seed_.value_or(0) ^ (static_cast<std::uint64_t>(step_) * 0xd1342543de82ef95u);
     each(given, [&](const at::Tensor& t) { hash = detail::torch_hash(hash, t, t.nbytes()); });
     for (const auto& p : parameters_) hash = detail::torch_hash(hash, p, 64);
     const detail::torch_drawing at_seed(hash);
@@ -263,7 +299,9 @@ class torch_layer {
 
   std::shared_ptr<torch::nn::Module> module_;
   function forward_;
-  std::optional<std::uint64_t> seed_;
+  std::optional<std::uint64_t> seed_;                        ///< told
+  std::vector<std::shared_ptr<torch::nn::Module>> drawing_;  ///< submodules that may draw; empty once told
+  std::int64_t step_ = 0;
   std::vector<Tensor> parameters_, gradients_, buffers_;
   std::vector<std::pair<std::string, int>> parameter_names_, buffer_names_;
 };

@@ -11,6 +11,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -31,6 +32,18 @@
 
 namespace hetsched {
 
+namespace detail {
+
+/// Keeps for good the memory of what has been given up: a group whose abort() does nothing, as c10d's own, may touch it yet.
+inline void leave_behind(const at::Tensor& message, const c10::intrusive_ptr<c10d::Work>& work) {
+  static auto& all = *new std::vector<std::pair<at::Tensor, c10::intrusive_ptr<c10d::Work>>>;
+  static std::mutex guard;
+  const std::lock_guard hold(guard);
+  all.emplace_back(message, work);
+}
+
+}  // namespace detail
+
 /// Connects ranks that are the processes of a group of torch whose sends and receives have no tags and are carried out in the
 /// order of their calls, as NCCL's: an ordered_plane, whose order is proved beforehand and is that of the program. Tensors are in
 /// host memory, and travel by way of memory on `device`, where the group sends from. `Control` connects the same ranks, such as a
@@ -50,7 +63,7 @@ class torch_ordered_communicator {
  public:
   /// Throws: input_error for a null group, and one of other ranks than the control's.
   torch_ordered_communicator(c10::intrusive_ptr<c10d::Backend> group, c10::Device device, Control control)
-      : own_(std::make_shared<state>(std::move(group), device, std::move(control))) {
+      : own_(std::make_shared<state>(std::move(group), device, std::move(control), std::make_shared<std::set<int>>())) {
     if (!own_->group) throw input_error("the process group is null");
     if (own_->group->getRank() != rank() || own_->group->getSize() != ranks())
       throw input_error("the process group has rank " + std::to_string(own_->group->getRank()) + " of " +
@@ -73,7 +86,7 @@ class torch_ordered_communicator {
   /// Another plane of the same ranks, with an order of its own.
   /// Requires: of two planes' operations all ranks post those of the one behind those of the other.
   [[nodiscard]] torch_ordered_communicator another() const {
-    return torch_ordered_communicator(own_->group, own_->device, own_->control);
+    return torch_ordered_communicator(std::make_shared<state>(own_->group, own_->device, own_->control, own_->connected));
   }
 
   [[nodiscard]] int open(const edge& e) {
@@ -85,15 +98,16 @@ class torch_ordered_communicator {
     return static_cast<int>(all.size()) - 1;
   }
 
-  /// See ordered_plane. Compares the plans of both ends of every pair.
-  /// Requires: nothing is under way.
-  /// Throws: input_error for plans that do not fit each other; communication_error where another rank has failed or is late.
-  /// Then this is aborted.
+  /// See ordered_plane. Compares the plans of both ends of every pair, and has each pair send a byte both ways for the first
+  /// time: groups that connect a pair by its first message (as NCCL's, unless made with a device_id) block meanwhile, which
+  /// transfers with deadlines must not. Requires: nothing is under way. Throws: input_error for plans that do not fit each other;
+  /// communication_error where another rank has failed or is late. Then this is aborted. A rank that ends while others connect to
+  /// it holds them up for as long as the group lets it.
   void set_plan(const communication_plan& plan) {
-    const std::lock_guard hold(own_->guard);
     try {
       own_->set_plan(plan);
     } catch (const std::exception& e) {
+      const std::lock_guard hold(own_->guard);
       own_->give_up(e.what());
       throw;
     }
@@ -149,20 +163,26 @@ class torch_ordered_communicator {
   };
 
   struct state {
-    state(c10::intrusive_ptr<c10d::Backend> all, c10::Device where, Control by)
-        : group(std::move(all)), device(where), control(std::move(by)) {}
+    state(c10::intrusive_ptr<c10d::Backend> all, c10::Device where, Control by, std::shared_ptr<std::set<int>> peers)
+        : group(std::move(all)), device(where), control(std::move(by)), connected(std::move(peers)) {}
     state(const state&) = delete;
     state& operator=(const state&) = delete;
     ~state() {
       // What others wait for is to leave, and what they have sent to come.
       for (const auto until = deadline_in(5); !under_way.empty() && std::chrono::steady_clock::now() < until;) {
-        if (has_failed()) return;
+        if (has_failed()) {
+          let_go();
+          return;
+        }
         advance();
         std::this_thread::sleep_for(std::chrono::microseconds(20));
       }
+      leave_behind();
     }
 
+    /// Without guard but at first, so that another thread can abort it.
     void set_plan(const communication_plan& wanted) {
+      std::unique_lock hold(guard);
       plan.clear();
       next = 0;
       for (auto one : wanted) {
@@ -176,6 +196,7 @@ class torch_ordered_communicator {
         const auto sum = digest(peer);
         mine.insert(mine.end(), {static_cast<double>(sum >> 32), static_cast<double>(sum & 0xffffffff)});
       }
+      hold.unlock();
       std::vector<std::vector<double>> all;
       if (control.gather(mine, all, deadline_in(60)) != wait_result::progress)
         throw communication_error("rank " + std::to_string(control.rank()) + " cannot compare its plan: " + control.failure(),
@@ -185,6 +206,40 @@ class torch_ordered_communicator {
           if (all[a][2 * b] != all[b][2 * a] || all[a][2 * b + 1] != all[b][2 * a + 1])
             throw input_error("rank " + std::to_string(control.rank()) + ": ranks " + std::to_string(a) + " and " +
                               std::to_string(b) + " have planned different transfers: their schedules, shapes or steps differ");
+      connect(deadline_in(60));
+    }
+    /// All ranks have come. Pairs have one order among all ranks, so that none waits for one that waits for it.
+    void connect(deadline_time until) {
+      std::set<int> peers;
+      for (const auto& o : plan)
+        if (o.bytes > 0 && !connected->contains(peer_of(o))) peers.insert(peer_of(o));
+      for (const int peer : peers) {
+        try {
+          for (const bool sends : {control.rank() < peer, control.rank() > peer}) {
+            const auto message = at::empty({1}, at::device(device).dtype(at::kByte));
+            const auto work = call(sends, message, peer);
+            while (!work->isCompleted()) {
+              const bool failed = has_failed();
+              if (failed || std::chrono::steady_clock::now() >= until) {
+                detail::leave_behind(message, work);
+                throw error(failed ? control.failure() : "it is late");
+              }
+              std::this_thread::sleep_for(std::chrono::microseconds(20));
+            }
+            work->wait();
+          }
+        } catch (const std::exception& e) {
+          const std::string text = e.what();
+          throw communication_error("rank " + std::to_string(control.rank()) + " cannot connect to rank " + std::to_string(peer) +
+                                        ": " + text.substr(0, text.find('\n')),
+                                    {.from = control.rank(), .to = peer}, -1, {});
+        }
+        connected->insert(peer);
+      }
+    }
+    [[nodiscard]] c10::intrusive_ptr<c10d::Work> call(bool sends, const at::Tensor& message, int peer) {
+      std::vector<at::Tensor> one{message};
+      return sends ? group->send(one, peer, 0) : group->recv(one, peer, 0);
     }
     [[nodiscard]] auto place_of(int number) const {
       const auto& e = at(channels, number).where;
@@ -255,8 +310,7 @@ class torch_ordered_communicator {
       auto& b = under_way.emplace_back(begun{.what = found, .sends = o.sends, .message = {}, .work = {}});
       b.message = at::empty({bytes.numel()}, at::device(device).dtype(at::kByte));
       if (o.sends) b.message.copy_(bytes);
-      std::vector<at::Tensor> one{b.message};
-      if (o.bytes > 0) b.work = o.sends ? group->send(one, peer_of(o), 0) : group->recv(one, peer_of(o), 0);
+      if (o.bytes > 0) b.work = call(o.sends, b.message, peer_of(o));
     }
     [[nodiscard]] static at::Tensor view(Tensor& t) {
       const auto bytes = detail::elements(t) * sizeof(typename traits::element);
@@ -277,12 +331,18 @@ class torch_ordered_communicator {
       } catch (const std::exception&) {
         // It has failed by itself.
       }
+      leave_behind();
+    }
+    void leave_behind() {
+      for (const auto& b : under_way)
+        if (b.work && !b.work->isCompleted()) detail::leave_behind(b.message, b.work);
       under_way.clear();
     }
 
     c10::intrusive_ptr<c10d::Backend> group;
     c10::Device device;
     Control control;
+    std::shared_ptr<std::set<int>> connected;  ///< peers, of all planes of the group
     std::mutex guard;
     std::vector<channel> channels;
     communication_plan::value_type plan;
@@ -299,6 +359,8 @@ class torch_ordered_communicator {
     at(own_->channels, number).waiting.push_back({&op, &t, s});
     own_->advance();
   }
+
+  explicit torch_ordered_communicator(std::shared_ptr<state> own) : own_(std::move(own)) {}
 
   std::shared_ptr<state> own_;
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <list>
 #include <ranges>
@@ -18,6 +19,7 @@
 #include <hetsched/runtime/communicator/thread_communicator.hpp>
 #include <hetsched/runtime/layer/any_layer.hpp>
 #include <hetsched/runtime/layer/layer_stack.hpp>
+#include <hetsched/runtime/layer/packed_layer.hpp>
 #include <hetsched/runtime/layer/parameter_cut.hpp>
 
 #include "../dense.hpp"
@@ -250,6 +252,26 @@ TEST_CASE("arithmetic of tensors") {
   CHECK(detail::same_shape(a, b));
   CHECK_FALSE(detail::same_shape(a, matrix<float>(3, 2)));
   CHECK(detail::shape_of(a) == tensor_shape{2, 3});
+}
+
+TEST_CASE("layers are told a step's number, also in tuples, in lists and behind any_layer and packed_layer") {
+  struct told_layer : small_layer {
+    void begin_step(std::int64_t step) { *told += step; }
+    std::int64_t* told = nullptr;
+  };
+  std::int64_t told = 0;
+  told_layer one;
+  one.told = &told;
+  using tuple = layer_tuple<small_tensor, small_layer, told_layer, told_layer>;
+  any_layer<small_tensor> any(tuple(small_layer{}, one, one));
+  any.begin_step(10);
+  CHECK(told == 20);
+  std::vector<any_layer<small_tensor>> layers;
+  layers.emplace_back(packed_layer<small_tensor, small_tensor, small_tensor, told_layer>(one));
+  layers.emplace_back(small_layer{});
+  layers.push_back(std::move(any));
+  layer_list<small_tensor, any_layer<small_tensor>>(std::move(layers)).begin_step(100);
+  CHECK(told == 320);
 }
 
 TEST_CASE("layers say how their parameters are cut and what they call them, and lists of them hand it on") {

@@ -28,6 +28,26 @@ inline constexpr std::size_t longest_mpi_frame = 2048;
   return MPI_Error_string(code, text, &length) == MPI_SUCCESS ? text : "error " + std::to_string(code) + " of MPI";
 }
 
+/// Errors of a communicator's are returned, until it ends; then they are its handler's again.
+class mpi_returned_errors {
+ public:
+  explicit mpi_returned_errors(MPI_Comm of) : of_(of) {
+    MPI_Comm_get_errhandler(of_, &before_);
+    MPI_Comm_set_errhandler(of_, MPI_ERRORS_RETURN);
+  }
+  ~mpi_returned_errors() {
+    MPI_Comm_set_errhandler(of_, before_);
+    // MPI's own are not counted everywhere.
+    if (before_ != MPI_ERRORS_ARE_FATAL && before_ != MPI_ERRORS_RETURN) MPI_Errhandler_free(&before_);
+  }
+  mpi_returned_errors(const mpi_returned_errors&) = delete;
+  mpi_returned_errors& operator=(const mpi_returned_errors&) = delete;
+
+ private:
+  MPI_Comm of_;
+  MPI_Errhandler before_ = MPI_ERRHANDLER_NULL;
+};
+
 HETSCHED_INLINE mpi_engine::mpi_engine(mpi_session& mpi, const mpi_options& options)
     : mpi_(mpi), options_(options), guard_(mpi.guard()) {
   if (options_.message_bytes < 1 || options_.message_bytes > static_cast<std::size_t>(std::numeric_limits<int>::max()))
@@ -38,6 +58,8 @@ HETSCHED_INLINE mpi_engine::mpi_engine(mpi_session& mpi, const mpi_options& opti
   peers_.resize(as_size(ranks_));
   if (ranks_ == 1) return;
   const auto until = deadline_in(options_.connect_deadline_s);
+  // That a process ends meanwhile is no reason for the others to.
+  const mpi_returned_errors returned(options_.among);
   for (auto* const one : {&frames_, &tensors_}) {
     auto made = std::make_unique<MPI_Comm>(MPI_COMM_NULL);
     MPI_Request request = MPI_REQUEST_NULL;

@@ -3,6 +3,7 @@
 // Tested by tests/runtime/layer/layer_test.cpp.
 
 #include <concepts>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <type_traits>
@@ -40,6 +41,7 @@ class any_layer {
     virtual std::vector<tensor_name> parameter_names() = 0;
     virtual std::vector<tensor_name> buffer_names() = 0;
     virtual void parameters_changed(const Queue&) = 0;
+    virtual void begin_step(std::int64_t) = 0;
     [[nodiscard]] virtual bool own_gradient_shape() const = 0;
   };
 
@@ -71,6 +73,7 @@ class any_layer {
     std::vector<tensor_name> parameter_names() override { return detail::parameter_names(layer); }
     std::vector<tensor_name> buffer_names() override { return detail::buffer_names(layer); }
     void parameters_changed(const Queue& q) override { detail::parameters_changed(layer, q); }
+    void begin_step(std::int64_t step) override { detail::begin_step(layer, step); }
     [[nodiscard]] bool own_gradient_shape() const override { return detail::own_gradient_shape(layer); }
     template <class Range>
     static std::vector<std::reference_wrapper<Tensor>> list(Range&& range) {
@@ -108,6 +111,7 @@ class any_layer {
   [[nodiscard]] std::vector<tensor_name> parameter_names() { return layer_->parameter_names(); }
   [[nodiscard]] std::vector<tensor_name> buffer_names() { return layer_->buffer_names(); }
   void parameters_changed(const Queue& q = Queue()) { layer_->parameters_changed(q); }
+  void begin_step(std::int64_t step) { layer_->begin_step(step); }
   [[nodiscard]] bool own_gradient_shape() const { return layer_->own_gradient_shape(); }
 
   /// The layer inside if it is of this type, else null.

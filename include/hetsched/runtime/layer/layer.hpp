@@ -89,7 +89,8 @@ concept has_gradients = requires(L& layer) {
 /// Optional: parameter_cuts() -> a range of parameter_cut, one per parameter, where ranks of a tensor axis share them;
 /// buffers() -> a range of Tensor& that are kept with checkpoints and not trained, such as running means: one rank writes what it
 /// has, all that hold the layer read it, so they are to be alike or to make do with that; parameters_changed(), for what a layer
-/// makes of its parameters, called when they have been updated or loaded; parameter_names() and buffer_names() -> a range of
+/// makes of its parameters, called when they have been updated or loaded; begin_step(std::int64_t), called before a step's first
+/// forward with its number, which a training that goes on counts on from; parameter_names() and buffer_names() -> a range of
 /// tensor_name, at least one for each, by which checkpoints know them whatever their order; own_gradient_shape() -> bool, whether
 /// the input's gradient may have another shape than the input, which the layer before and boundary_shape then know of; and
 /// make_context() -> context, where a default-constructed one will not do. Contexts are made before the first step, one per

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -109,6 +110,9 @@ class layer_tuple {
   template <class Queue = host_queue>
   void parameters_changed(const Queue& q = Queue()) {
     std::apply([&](auto&... l) { (detail::parameters_changed(l, q), ...); }, layers_);
+  }
+  void begin_step(std::int64_t step) {
+    std::apply([&](auto&... l) { (detail::begin_step(l, step), ...); }, layers_);
   }
   [[nodiscard]] bool own_gradient_shape() const { return detail::own_gradient_shape(std::get<0>(layers_)); }
   [[nodiscard]] std::tuple<Layers...>& layers() { return layers_; }
@@ -285,6 +289,9 @@ class layer_list {
   }
   void parameters_changed(const Queue& q = Queue()) {
     for (auto& l : layers_) detail::parameters_changed(l, q);
+  }
+  void begin_step(std::int64_t step) {
+    for (auto& l : layers_) detail::begin_step(l, step);
   }
   [[nodiscard]] bool own_gradient_shape() const { return !layers_.empty() && detail::own_gradient_shape(layers_.front()); }
   [[nodiscard]] std::vector<Layer>& layers() { return layers_; }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -260,6 +261,9 @@ class packed_layer {
   [[nodiscard]] auto buffer_names() { return detail::buffer_names(layer_); }
   void parameters_changed() {
     if constexpr (requires { layer_.parameters_changed(); }) layer_.parameters_changed();
+  }
+  void begin_step(std::int64_t step) {
+    if constexpr (requires { layer_.begin_step(step); }) layer_.begin_step(step);
   }
   [[nodiscard]] bool own_gradient_shape() const { return takes_parts; }
   [[nodiscard]] Layer& layer() { return layer_; }

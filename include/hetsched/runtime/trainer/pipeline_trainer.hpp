@@ -316,6 +316,7 @@ class pipeline_trainer {
   void pass(std::span<const Tensor> inputs, const Targets& targets, Loss& loss, bool last) {
     using target = std::remove_cvref_t<decltype(*std::data(targets))>;
     guarded("", [&] {
+      for (auto& s : stages_) detail::layers_of(s).begin_step(step_);
       for (auto& p : parameters_) p.make_gradient(queue_);
       begin_gathers(*executor_);
     });

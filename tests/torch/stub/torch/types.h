@@ -9,6 +9,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <ostream>
 #include <string>
 #include <tuple>
@@ -141,6 +142,7 @@ TensorOptions device(c10::Device);
 Tensor empty(IntArrayRef, const TensorOptions&);
 
 struct Generator {
+  std::mutex& mutex();
   void set_current_seed(std::uint64_t);
   void set_state(const Tensor&);
   Tensor get_state() const;
@@ -292,6 +294,7 @@ class Module {
  public:
   virtual ~Module();
   const std::string& name() const noexcept;
+  virtual bool is_training() const noexcept;
   std::vector<std::shared_ptr<Module>> modules(bool = true) const;
   OrderedDict<std::string, Tensor> named_parameters(bool = true) const;
   OrderedDict<std::string, Tensor> named_buffers(bool = true) const;
@@ -308,6 +311,25 @@ class AnyModule {
   template <class Result, class... Arguments>
   Result forward(Arguments&&...);
 };
+
+struct dropout_options {
+  const double& dropout() const noexcept;
+};
+struct MultiheadAttentionImpl : Module {
+  dropout_options options;
+};
+struct RNNImpl : Module {
+  dropout_options options;
+};
+struct LSTMImpl : Module {
+  dropout_options options;
+};
+struct GRUImpl : Module {
+  dropout_options options;
+};
+struct RReLUImpl : Module {};
+struct FractionalMaxPool2dImpl : Module {};
+struct FractionalMaxPool3dImpl : Module {};
 
 struct LinearImpl : Module {
   LinearImpl(std::int64_t, std::int64_t);

@@ -2,6 +2,8 @@
 #pragma once
 // Tested by tests/runtime/device/device_backend_test.cpp.
 
+#include <cstdint>
+
 #include <hetsched/runtime/layer/layer.hpp>
 
 // Layers that take no queue find everything done, and have done everything when they return.
@@ -53,6 +55,11 @@ void parameters_changed(L& layer, const Queue& q) {
     q.finish();
     layer.parameters_changed();
   }
+}
+
+template <class L>
+void begin_step(L& layer, std::int64_t step) {
+  if constexpr (requires { layer.begin_step(step); }) layer.begin_step(step);
 }
 
 /// A stage that a backend has wrapped has a member stage().
