@@ -829,6 +829,24 @@ TEST_CASE("sums of gradients: each pipeline adds up all of its microbatches but 
   CHECK(stages[1].cost.sums_s == 0);
   CHECK(stages[1].cost.staged_sums_s == 0);
   CHECK(evaluate(hardware, costs, staged.plan)->plan == staged.plan);
+  // Of two parts the one without sums is slower where the other one adds none.
+  struct unlike_costs : stub_costs {
+    [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+      return where.mesh.subcluster == 1 ? stage_cost{.forward_s = 1, .backward_s = 2.4, .weight_backward_s = 0.7}
+                                        : stub_costs::layer(index, where);
+    }
+    [[nodiscard]] stage_cost stage(layer_range range, const placement& where) const { return sum_of_layers(*this, range, where); }
+  };
+  unlike_costs unlike;
+  unlike.layers = costs.layers;
+  auto mixed = line_of({2}, 0, 0, 1, "1f1b"), rest = line_of({2}, 2, 0, 2, "1f1b");
+  mixed.microbatch_size = rest.microbatch_size = 2;
+  mixed.stages[0].devices = {{{0, 1, 1}, 0}, {{1, 1, 1}, 0}};
+  mixed.stages[0].degrees.data = 2;
+  const auto parts = evaluate(hardware, costs_by_size([&](int) { return unlike; }), plan_of({mixed, rest}));
+  REQUIRE(parts);
+  CHECK(parts->plan.pipelines[0].stages[0].cost.backward_s == doctest::Approx(2 * 2.4));
+  CHECK(parts->plan.pipelines[0].stages[0].cost.weight_backward_s == doctest::Approx(2 * 0.7));
   // Prices of sums that are more than all of backward are none.
   costs.layers[0].sums_s = 8;
   CHECK_THROWS_AS((void)evaluate(hardware, costs, plan_of({line_of({2}, 0, 0, 6, "1f1b")})), input_error);

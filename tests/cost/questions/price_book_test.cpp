@@ -179,6 +179,44 @@ TEST_CASE("of few layers, updates are asked for once, too") {
   }
 }
 
+namespace {
+
+// Sums of gradients by placement and range, layers with unlike ones on unlike devices.
+struct ranged_sums : counting_model {
+  [[nodiscard]] static double sums_s(layer_range range, const placement& where) {
+    double all_s = 0;
+    for (int l = range.first; l < range.last; ++l) all_s += l % 2 == where.mesh.subcluster ? 1 : 0.1;
+    return all_s / range.size();
+  }
+  [[nodiscard]] stage_cost stage(layer_range range, const placement& where) const {
+    return {.forward_s = 1, .backward_s = 2, .sums_s = sums_s(range, where)};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("of costs that are no sums of layers, no cut is spared more sums than told") {
+  ranged_sums costs;
+  costs.is_additive = false;
+  double most_s = 0, most_share = 0;
+  for (int cuts = 0; cuts < 1 << (costs.layers - 1); ++cuts) {
+    double all_s = 0;
+    for (int first = 0, last = 1; last <= costs.layers; ++last) {
+      if (last < costs.layers && (cuts >> (last - 1) & 1) == 0) continue;
+      double stage_s = 0;
+      for (const int k : {0, 1}) stage_s = std::max(stage_s, costs.sums_s({first, last}, {{k, 1, 1}}));
+      all_s += stage_s;
+      most_share = std::max(most_share, stage_s / 3);
+      first = last;
+    }
+    most_s = std::max(most_s, all_s);
+  }
+  REQUIRE(most_s == 4);  // one stage alone has 0.55
+  const auto told = price_book(costs.hardware, costs).most_spared();
+  CHECK(told.seconds == doctest::Approx(most_s));
+  CHECK(told.share == doctest::Approx(most_share));
+}
+
 TEST_CASE("bad answers are refused") {
   const auto hardware = two_kinds();
   const placement slow{{0, 1, 1}}, fast{{1, 1, 1}};

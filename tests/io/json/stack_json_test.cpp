@@ -43,6 +43,13 @@ TEST_CASE("stack.json: what it says, over the stack that it is like; and back") 
   expected.sends = send_mode::blocking;
   CHECK(s == expected);
   CHECK(parse_stack(to_json(s), "again") == s);
+  // What torchtitan adds in pipelines is not another's who tells what it adds.
+  auto adds = nlohmann::json::parse(
+      R"({"format": "hetsched/stack", "version": 1, "name": "ours", "like": "torchtitan", "bf16": {"accumulation_bytes": 0}})");
+  CHECK(parse_stack(adds.dump(), "own.json").bf16.staged_accumulation_bytes == 0);
+  CHECK(parse_stack(adds.dump(), "own.json").fp16 == find_training_stack("torchtitan")->fp16);
+  adds["bf16"]["staged_accumulation_bytes"] = 4;
+  CHECK(parse_stack(adds.dump(), "own.json").bf16.staged_accumulation_bytes == 4);
   for (const auto& known : training_stacks()) {
     CHECK(read_stack(known.name) == known);
     CHECK(parse_stack(to_json(known), "again") == known);

@@ -189,6 +189,31 @@ TEST_CASE("no plan of tiny clusters is better than the best of all, and few are 
   CHECK(sum / all < 1.1);
 }
 
+TEST_CASE("sums of gradients: pipelines of one microbatch each add none, and the bound stays one") {
+  cluster hardware;
+  hardware.subclusters.push_back({"a", catalogue_device("A100-SXM4-40GB"), 1, 4, {1e-6, 900e9}, {}});
+  const auto chain = make_chain(gpt({.layers = 2, .hidden = 2048, .heads = 16, .vocab = 2048, .sequence = 128}));
+  for (const int bytes : {12, 1000}) {
+    CAPTURE(bytes);
+    analytic_options options;
+    options.batch = 4;
+    options.memory.accumulation_bytes = bytes;
+    const analytic_cost_model costs(hardware, chain, options);
+    plan each;
+    for (int d = 0; d < 4; ++d)
+      each.pipelines.push_back({.microbatches = 1,
+                                .stages = {{.layers = {0, costs.layer_count()}, .devices = {{{0, 1, 1}, d}}}},
+                                .schedule = {.name = "exact_1f1b"}});
+    const auto known = evaluate(hardware, costs, each);
+    REQUIRE(known);
+    REQUIRE(known->shortage.empty());
+    const auto found = hexiscale(hardware, costs, {.microbatches = 4});
+    REQUIRE(found);
+    CHECK(found->evidence->objective_bound <= known->plan.predicted.iteration_s * (1 + 1e-9));
+    if (found->evidence->complete) CHECK(found->predicted.iteration_s <= known->plan.predicted.iteration_s * (1 + 1e-9));
+  }
+}
+
 TEST_CASE("setting 3: pipelines of all kinds, better than one, and better still polished" *
           doctest::skip(test::sanitizer_share > 1)) {
   const auto hardware = setting_3();

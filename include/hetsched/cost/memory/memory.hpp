@@ -29,7 +29,7 @@ struct training_memory {
   /// that makes it adds it, too.
   int accumulation_bytes = 0;
   /// The same where a pipeline has several stages, which keep gradients whole until its end at any ZeRO stage; 0: as any
-  /// pipeline, of a shard from ZeRO stage 2 on.
+  /// pipeline, of a shard from ZeRO stage 2 on. Pipelines of one stage are charged no more than this for what they hold whole.
   int staged_accumulation_bytes = 0;
 
   [[nodiscard]] constexpr int held_weight_bytes(int zero) const { return zero >= 3 ? sharded_weight_bytes : weight_bytes; }

@@ -36,8 +36,9 @@ struct training_cost_options {
   granularity cut = granularity::sublayer;  ///< of a transformer into layers
   bool flash_attention = true;
   training_stack stack{};  ///< what runs the plan
-  /// Samples of an iteration: of its microbatches all but the first add their gradients to those before. Each is charged as their
-  /// mean; several pipelines are charged as one that has all of them. 0: not known, and all microbatches add.
+  /// Samples of an iteration (plan_request::global_batch), for stacks with accumulation_bytes: of a pipeline's microbatches all
+  /// but the first add their gradients to those before. Prices are their mean in a pipeline of the whole batch, and evaluate
+  /// charges each of several with what it adds. 0: not known; one pipeline then adds once too often, and several seem better.
   int batch = 0;
   std::vector<recomputation> recompute{recomputation::none, recomputation::selective, recomputation::full};
   std::vector<int> zero{0, 1, 2, 3};  ///< ZeRO stages that placements may have

@@ -25,6 +25,10 @@ namespace hetsched {
 /// Returns: seconds may be infinite where no link joins parts. Throws: as update_of_parts. O(parts) questions.
 [[nodiscard]] parts_cost cost_of_parts(const costs_by_size& costs_for, layer_range layers, std::span<const stage_part> parts);
 
+/// The same of a stage: each part is charged, and the slowest one then counts.
+/// Requires: what cost_of_parts has for `parts`.
+void charge_sums(parts_cost& c, std::span<const stage_part> parts, double microbatches, double of_batch, bool several_stages);
+
 /// What it takes to move a microbatch's activation from the parts of a stage to those of the next, and its gradient back: two
 /// parts exchange the samples that both have. Each part does its transfers one after the other, and the parts work at once; the
 /// busiest counts (in an open shop with interruptions nothing else does; Gonzalez and Sahni 1976). Tensor ranks of one replica

@@ -104,6 +104,20 @@ HETSCHED_INLINE parts_cost cost_of_parts(const costs_by_size& costs_for, layer_r
   return all;
 }
 
+HETSCHED_INLINE void charge_sums(parts_cost& c, std::span<const stage_part> parts, double microbatches, double of_batch,
+                                 bool several_stages) {
+  if (c.parts.size() == 1 || are_sliced(parts)) return charge_sums(c.slowest, microbatches, of_batch, several_stages);
+  stage_cost priced, charged;
+  for (auto part : c.parts) {
+    detail::take_slower(priced, part);
+    charge_sums(part, microbatches, of_batch, several_stages);
+    detail::take_slower(charged, part);
+  }
+  c.slowest.backward_s += charged.backward_s - priced.backward_s;  // reductions between parts stay
+  c.slowest.weight_backward_s = charged.weight_backward_s;
+  c.slowest.sums_s = c.slowest.staged_sums_s = 0;
+}
+
 HETSCHED_INLINE transfer_cost transfer_of_parts(std::span<const stage_part> from, std::span<const stage_part> to,
                                                 function_ref<transfer_cost(const stage_part&, const stage_part&, int)> one) {
   detail::check_parts(from);

@@ -139,24 +139,24 @@ HETSCHED_INLINE void price_book::ask_updates(int p) {
 
 HETSCHED_INLINE price_book::sums_spared price_book::most_spared() {
   sums_spared most;
-  std::vector<double> seconds(as_size(layers_));
-  const auto take = [&](const stage_cost& c, double& longest_s) {
-    longest_s = std::max(longest_s, c.sums_s);
-    if (c.total_s() > 0) most.share = std::max(most.share, std::min(1.0, c.sums_s / c.total_s()));
-  };
+  std::vector<int> offered;
   for (int k = 0; k < static_cast<int>(hardware_.subclusters.size()); ++k)
-    for (const auto& mesh : submeshes(at(hardware_.subclusters, k), k)) {
-      const auto offered = placements(mesh);
+    for (const auto& mesh : submeshes(at(hardware_.subclusters, k), k))
+      for (const int p : placements(mesh)) offered.push_back(p);
+  // Where costs are sums of layers, no range has more than its layers, each where it has most.
+  const int longest = additive_ ? 1 : layers_;
+  std::vector<double> before(as_size(layers_ + 1));  // of the layers before, cut as they have most
+  for (int last = 1; last <= layers_; ++last)
+    for (int first = std::max(0, last - longest); first < last; ++first) {
+      double range_s = 0;
       for (const int p : offered) {
-        if (!additive_) {
-          take(stage(p, {0, layers_}), seconds.front());
-          continue;
-        }
-        const auto costs = layers_on(p);
-        for (std::size_t i = 0; i < costs.size(); ++i) take(costs[i], seconds[i]);
+        const stage_cost c = additive_ ? layers_on(p)[as_size(first)] : stage(p, {first, last});
+        range_s = std::max(range_s, c.sums_s);
+        if (c.total_s() > 0) most.share = std::max(most.share, std::min(1.0, c.sums_s / c.total_s()));
       }
+      at(before, last) = std::max(at(before, last), at(before, first) + range_s);
     }
-  for (const double s : seconds) most.seconds += s;
+  most.seconds = before.back();
   return most;
 }
 

@@ -312,8 +312,9 @@ struct priced_parts {
       check_cost(now.cost.parts[k], hardware, s.layers, now.parts[k].where);
       validate(now.cost.overheads[k]);
     }
+    charge_sums(now.cost, now.parts, line.microbatches, static_cast<double>(sample_count(p)) / line.microbatch_size,
+                line.stages.size() > 1);
     s.cost = now.cost.slowest;
-    charge_sums(s.cost, line.microbatches, static_cast<double>(sample_count(p)) / line.microbatch_size, line.stages.size() > 1);
     s.update_s = update_of_parts(costs_for, s.layers, now.parts);
     for (auto& o : now.cost.overheads) {
       if (is_of_one_device(p)) o = alone(o);

@@ -116,6 +116,8 @@ inline constexpr const char* fusion_names[] = {"none", "grouped", "absorbed"};  
       for (const auto& part : state_keys)
         if (const auto bytes = state->find(part.name)) s.*key.state.*part.bytes = bytes->count(0, 1000);
       if (state->find("working_bytes") && !state->find("working_part_bytes")) (s.*key.state).working_part_bytes = 0;
+      if (state->find("accumulation_bytes") && !state->find("staged_accumulation_bytes"))
+        (s.*key.state).staged_accumulation_bytes = 0;
     }
   for (const auto& key : number_keys)
     if (const auto number = value.find(key.name)) key.of(s) = number->number(0, key.most);

@@ -31,8 +31,8 @@ namespace hetsched {
 
 namespace detail {
 
-/// No plan takes less: the arithmetic of all microbatches, on devices that never wait. 0 unless costs are additive, or where
-/// go_on, asked now and then, returns false.
+/// No plan takes less: the arithmetic of all microbatches, on devices that never wait and add no gradients up, as of many
+/// pipelines each may have but one microbatch. 0 unless costs are additive, or where go_on, asked now and then, returns false.
 [[nodiscard]] inline double least_work_s(price_book& book, int microbatches, function_ref<bool()> go_on = {}) {
   if (!book.additive()) return 0;
   const auto& hardware = book.hardware();
@@ -45,8 +45,10 @@ namespace detail {
     for (const auto& mesh : submeshes(hardware.subclusters[k], static_cast<int>(k)))
       for (const int p : book.placements(mesh)) {
         if (go_on && !go_on()) return 0;
-        for (std::size_t l = 0; l < layers; ++l)
-          least[l] = std::min(least[l], book.layers_on(p)[l].total_s() * mesh.device_count());
+        for (std::size_t l = 0; l < layers; ++l) {
+          const auto& own = book.layers_on(p)[l];
+          least[l] = std::min(least[l], (own.total_s() - own.sums_s) * mesh.device_count());
+        }
       }
     const double sum = std::accumulate(least.begin(), least.end(), 0.0);
     if (!(sum > 0 && sum < longest_time_s)) continue;
