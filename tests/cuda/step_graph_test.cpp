@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/random.hpp>
@@ -512,12 +513,14 @@ TEST_CASE(
 TEST_CASE("[threads] a rank that is lost while graphs are under way ends the steps of all, and no graph holds what is aborted") {
   const auto order = one_f_one_b({3, 2, 1}, 4);
   const task<double> t(1, {1, 1, 1}, 4);
-  for (const bool seen : {true, false}) {
+  // With few records a rank waits in the midst of a launch, and sees there that another one is lost.
+  for (const auto& [seen, records] : {std::pair(true, 64), {true, 1}, {false, 64}, {false, 2}}) {
     CAPTURE(seen);
+    CAPTURE(records);
     cuda_check::machine machine({.seed = 4, .devices = 3});
     fake_nccl_world world(machine);
     {
-      fake_devices devices(cuda_check::api{&machine});
+      fake_devices devices(cuda_check::api{&machine}, {.records = static_cast<std::size_t>(records)});
       const auto ends = connect_nccl(devices, world, 3, {.deadline_s = seen ? 30.0 : 1.0});
       std::string text;
       try {
@@ -527,8 +530,10 @@ TEST_CASE("[threads] a rank that is lost while graphs are under way ends the ste
       } catch (const error& e) {
         text = e.what();
       }
-      CHECK(text.find(seen ? "remote process exited" : "graph of a step, has not been done for 1.") != std::string::npos);
       CAPTURE(text);
+      const auto tells = [&](const char* part) { return text.find(part) != std::string::npos; };
+      // On a loaded machine a rank may be late before another one is lost.
+      CHECK((seen ? tells("remote process exited") : tells("has not been done for 1.") || tells("do not come to the step")));
       CHECK(!ends[0].failure().empty());
     }
     for (const auto& r : machine.reports()) FAIL_CHECK(r);

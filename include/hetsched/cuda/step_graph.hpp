@@ -450,7 +450,10 @@ class cuda_step_graph {
     for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, first); });
     for_each_own([&](Tensor& g, int) { traits::buffer(g).begin_write(first); });
     for (const auto& q : queues_) first.wait(q.record());
-    if constexpr (is_part) first.wait(comm_.transfer_queue().record());
+    if constexpr (is_part) {
+      first.wait(comm_.transfer_queue().record());
+      expect_alive();  // a record may have waited, and seen that another rank is lost: then the graph has ended
+    }
     graph_->launch();
     const auto end = first.record();
     for (const auto& q : queues_)
