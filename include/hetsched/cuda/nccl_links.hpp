@@ -27,8 +27,9 @@
 namespace hetsched {
 
 struct nccl_options {
-  double deadline_s = 30;  ///< for a transfer that its device has reached
-  double connect_s = 120;  ///< how long agreeing on a plan and connecting for it may take
+  double deadline_s = 30;        ///< for a transfer that its device has reached
+  double step_deadline_s = 300;  ///< for a CUDA graph of a step, and for the other ranks to come to the next one
+  double connect_s = 120;        ///< how long agreeing on a plan and connecting for it may take
   /// Channels at most of what connects ranks that transfer to each other, where `link` is empty; each is a multiprocessor's
   /// while a transfer lasts, and some MiB of memory for each pair. 0: NCCL's choice, up to 32.
   int channels = 4;

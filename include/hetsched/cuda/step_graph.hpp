@@ -396,11 +396,11 @@ class cuda_step_graph {
   [[nodiscard]] bool any_rank(bool mine) {
     std::vector<std::vector<double>> all;
     const double own = mine ? 1 : 0;
-    const auto found = comm_.gather(std::span(&own, 1), all, deadline_in(comm_.deadline_s()));
+    const auto found = comm_.gather(std::span(&own, 1), all, deadline_in(comm_.step_deadline_s()));
     if (found == wait_result::progress) return std::any_of(all.begin(), all.end(), [](const auto& r) { return r.at(0) != 0; });
     expect_alive();
     throw communication_error("rank " + std::to_string(comm_.rank()) + ": the others do not come to the step, for " +
-                                  std::to_string(comm_.deadline_s()) + " s",
+                                  std::to_string(comm_.step_deadline_s()) + " s",
                               {.to = comm_.rank()}, no_microbatch, {});
   }
 
