@@ -36,11 +36,11 @@ struct parameter {
     }
     refresh(q);
   }
-  /// Behind a change of the value, unless an update has done it.
+  /// Behind a change of the value, unless an update has done it and is the last that has written the value.
   void refresh(const hetsched::cuda_queue<Api>& q) {
     if (!rounded) return;
     const auto* const of = std::exchange(rounded->of, nullptr);
-    if (of && of == value.data()) return;
+    if (of && of == value.data() && rounded->writes == value.buffer().writes()) return;
     each(q, value.size(), round_to_bf16{}, in(value), out(rounded->half));
   }
   [[nodiscard]] factor as_factor() const { return rounded ? factor_of(rounded->half) : factor_of(value); }

@@ -442,12 +442,16 @@ void update_tensors(std::span<const hetsched::parameter_update<tensor<Api>>> all
       for (auto& s : all[k].state) writes.push_back(&s.buffer());
       if (!copy) continue;
       writes.push_back(&copy->half.buffer());
-      copy->of = p.data();
     }
     if (table.count == 0) continue;
     using update_type = decltype(body(all[begin].updates));
     hetsched::work_on(q, std::span(std::as_const(reads)), std::span(std::as_const(writes)),
                       [&] { teams(q, table.pieces(), update_all<update_type>{body(all[begin].updates)}, table); });
+    for (const auto& u : all.subspan(begin, k - begin))
+      if (auto& p = *u.parameter; p.rounded && p.rounded->half.size() == p.size()) {
+        p.rounded->of = std::as_const(p).data();
+        p.rounded->writes = p.buffer().writes();
+      }
   }
 }
 

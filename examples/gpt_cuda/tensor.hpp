@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -64,6 +65,7 @@ template <hetsched::cuda_api Api>
 struct rounded_copy {
   halves<Api> half;
   const float* of = nullptr;  ///< whose numbers an update has put there since layers were told of changes
+  std::uint64_t writes = 0;   ///< of that buffer, with this one
 };
 
 /// Memory as a kernel's argument, which gets the pointer: const if it only reads.

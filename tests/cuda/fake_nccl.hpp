@@ -69,6 +69,7 @@ class fake_nccl_world {
   struct split_call {
     int colour = -1, key = 0;
     end *by = nullptr, *made = nullptr;
+    end** to = nullptr;  ///< where the caller gets what is made, when the split is done
     nccl_link link = {};
   };
   struct split_of {
@@ -137,7 +138,9 @@ class fake_nccl_world {
     creating_[device].push_back(made);
     return 7;
   }
-  /// Collective over the parent: the ranks' calls are paired in their order.
+  /// Collective over the parent: the ranks' calls are paired in their order. `made` gets null now, and what is made when the
+  /// parent's state tells that it is, or when the parent is aborted, and has to be there until then.
+  /// Source: NCCL 2.28, ncclCommInitChildComm and ncclCommInitRankFunc.
   int split(end* parent, int colour, int key, end*& made, const nccl_link& link) {
     const std::lock_guard lock(guard_);
     if (const int code = begin("ncclCommSplit"); code != 0) return code;
@@ -147,10 +150,11 @@ class fake_nccl_world {
       report("a communicator is split that has work under way");
     made = nullptr;
     const int number = parent->splits++;
+    end* own = nullptr;
     if (colour >= 0)
-      made =
+      own =
           &ends_.emplace_back(end{.device = parent->device, .turns = habits_.turns_late, .parent = parent->of, .number = number});
-    parent->of->splits[number].called[parent->rank] = {colour, key, parent, made, link};
+    parent->of->splits[number].called[parent->rank] = {colour, key, parent, own, &made, link};
     parent->is_splitting = true;
     parent->turns = habits_.turns_late;
     return 7;
@@ -163,7 +167,7 @@ class fake_nccl_world {
     if (state != 0) return 0;
     state = 7;
     if (e->is_splitting && !splits(*e->of, e->splits - 1)) return 0;
-    e->is_splitting = false;
+    if (e->is_splitting) end_split(*e);
     if (e->parent && !e->made && !splits(*e->parent, e->number)) return 0;
     if (!e->made && !creates(*e)) return 0;
     if (e->turns > 0 && --e->turns > 0) return 0;
@@ -249,9 +253,10 @@ class fake_nccl_world {
   int abort(end* e) {
     const std::lock_guard lock(guard_);
     ++calls_["ncclCommAbort"];
-    if (!e->alive) return report("a communicator is aborted that is gone"), 4;
+    if (!e || !e->alive) return report("a communicator is aborted that is gone"), 4;
     if (machine.is_held_by_graph(e)) report("a communicator is aborted that a graph holds: that waits for the graph's end");
     const bool grouped = groups_[std::this_thread::get_id()].depth > 0;
+    if (e->is_splitting) end_split(*e);
     e->alive = false;
     const bool stuck = machine.locked([&] {
       e->ended = true;
@@ -408,6 +413,14 @@ class fake_nccl_world {
       }
     }
     return s.done = true;
+  }
+  /// The caller gets what its last split has made.
+  void end_split(end& parent) {
+    const auto& s = parent.of->splits[parent.splits - 1];
+    const auto& own = s.called.at(parent.rank);
+    *own.to = s.done ? own.made : nullptr;
+    if (own.made && !s.done) own.made->alive = false;  // it ends by itself
+    parent.is_splitting = false;
   }
   int end_calls(group& g) {
     std::vector<end*> order;

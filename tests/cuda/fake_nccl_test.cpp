@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <string>
 #include <thread>
@@ -24,6 +25,7 @@ struct small_rank {
   cuda_check::api::stream stream{};
   cuda_check::api::event done{};
   std::vector<fake_nccl::communicator> with{};
+  std::deque<fake_nccl::communicator> split_off{};  ///< where splits put what they make
   unsigned char* memory = nullptr;
 
   small_rank(fake_nccl_world& world, int number) : machine(world.machine), api{&world}, rank(number) {
@@ -271,11 +273,13 @@ TEST_CASE("[threads] the fake of NCCL splits where all ranks call it in one orde
     const auto found = two_ranks([&](small_rank& r) {
       // Both ranks in a colour, in the other order; then rank 1 alone; rank 0 gets none.
       const auto split = [&](std::size_t k, int colour, int key) {
-        fake_nccl::communicator made{};
+        auto& made = r.split_off.emplace_back();
         CHECK(r.api.split(r.with[k], colour, key, made, {}) == 7);
+        CHECK(made == nullptr);
+        if (!r.settle(k)) return false;
         CHECK((made == nullptr) == (colour < 0));
         if (made) r.with.push_back(made);
-        return r.settle(k) && (!made || r.settle(r.with.size() - 1));
+        return !made || r.settle(r.with.size() - 1);
       };
       if (f == fault::busy) r.send(0);
       if (f == fault::missing && r.rank == 1) return;

@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,6 +14,8 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <hetsched/core/random.hpp>
@@ -509,16 +513,48 @@ TEST_CASE(
   CHECK(several > (sanitizer_share > 1 ? 0 : 20));
 }
 
+TEST_CASE("[threads] over NCCL no rank has more than two graphs under way, so that one that waits for its own is not late") {
+  const auto order = one_f_one_b({2, 1}, 2);
+  const task<double> t(1, {1, 1}, 2);
+  cuda_check::machine machine({.seed = 1, .devices = 2});
+  fake_nccl_world world(machine);
+  std::atomic<bool> is_open = false;
+  std::size_t launched = 0;
+  std::jthread opens;
+  {
+    fake_devices devices(cuda_check::api{&machine});
+    const auto done =
+        run_parts(devices, connect_nccl(devices, world, 2), t, order, 12, [&](int rank, int step, part_graph& part) {
+          if (rank != 0 || step != 2) return;
+          const auto here = part.home().make_current();
+          const auto gate = [&] { return [&](bool&) { return is_open.load(); }; };
+          CHECK(machine.launch_meeting(part.home().stream(), "a gate", {}, nullptr, gate) == 0);
+          opens = std::jthread([&] {
+            std::this_thread::sleep_for(std::chrono::milliseconds(300));
+            launched = machine.calls("cudaGraphLaunch");
+            is_open = true;
+          });
+        });
+    opens.join();
+    CHECK(done == reference(t, order));
+  }
+  CHECK(launched <= 2 * (1 + 2));  // that of step 1, which is done, and two more
+  CHECK(machine.calls("cudaGraphLaunch") == 2 * 11);
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+}
+
 TEST_CASE("[threads] a rank that is lost while graphs are under way ends the steps of all, and no graph holds what is aborted") {
   const auto order = one_f_one_b({3, 2, 1}, 4);
   const task<double> t(1, {1, 1, 1}, 4);
-  for (const bool seen : {true, false}) {
+  // With few records a rank waits in the midst of a launch, and sees there that another one is lost.
+  for (const auto& [seen, records] : {std::pair(true, 64), {true, 1}, {false, 64}, {false, 2}}) {
     CAPTURE(seen);
+    CAPTURE(records);
     cuda_check::machine machine({.seed = 4, .devices = 3});
     fake_nccl_world world(machine);
     {
-      fake_devices devices(cuda_check::api{&machine});
-      const auto ends = connect_nccl(devices, world, 3, {.deadline_s = seen ? 30.0 : 1.0});
+      fake_devices devices(cuda_check::api{&machine}, {.records = static_cast<std::size_t>(records)});
+      const auto ends = connect_nccl(devices, world, 3, {.deadline_s = 30, .step_deadline_s = seen ? 300 : 1.0});
       std::string text;
       try {
         (void)run_parts(devices, ends, t, order, 6, [&](int rank, int step, part_graph&) {
@@ -527,8 +563,10 @@ TEST_CASE("[threads] a rank that is lost while graphs are under way ends the ste
       } catch (const error& e) {
         text = e.what();
       }
-      CHECK(text.find(seen ? "remote process exited" : "graph of a step, has not been done for 1.") != std::string::npos);
       CAPTURE(text);
+      const auto tells = [&](const char* part) { return text.find(part) != std::string::npos; };
+      // On a loaded machine a rank may be late before another one is lost.
+      CHECK((seen ? tells("remote process exited") : tells("has not been done for 1.") || tells("do not come to the step")));
       CHECK(!ends[0].failure().empty());
     }
     for (const auto& r : machine.reports()) FAIL_CHECK(r);

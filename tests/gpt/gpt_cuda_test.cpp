@@ -672,10 +672,21 @@ TEST_CASE("one kernel updates many parameters: the bits of the library's optimiz
           for (auto& x : wanted) x = gpt_cuda::to_float(gpt_cuda::to_bf16(x));
           CHECK(gpt_cuda::download(q, wide).values == wanted);
         }
-        // Layers round what anyone else has changed.
-        gpt_cuda::operations<cuda_check::api>::scale(here[1].value, 2, q);
-        here[1].refresh(q);
-        if (place == 0) CHECK(machine.calls("cudaLaunchKernel") > before + 4);
+        // Layers round what anyone else has changed, also behind an update that they were not told of.
+        const auto products_take_the_value = [&](const gpt_cuda::parameter<cuda_check::api>& p) {
+          tensor wide(1, static_cast<std::size_t>(p.value.size()), q);
+          gpt_cuda::each(q, wide.size(), gpt_cuda::widen{}, gpt_cuda::in(p.rounded->half), gpt_cuda::out(wide));
+          auto wanted = gpt_cuda::download(q, p.value).values;
+          for (auto& x : wanted) x = gpt_cuda::to_float(gpt_cuda::to_bf16(x));
+          return gpt_cuda::download(q, wide).values == wanted;
+        };
+        for (const bool updates_first : {false, true}) {
+          CAPTURE(updates_first);
+          if (updates_first) gpt_cuda::optimizer<cuda_check::api>{chosen}.update_all(updates, q);
+          gpt_cuda::operations<cuda_check::api>::scale(here[1].value, 2, q);
+          here[1].refresh(q);
+          CHECK(products_take_the_value(here[1]));
+        }
       }
       CHECK(machine.reports() == std::vector<std::string>{});
       CHECK(machine.leaks() == std::vector<std::string>{});

@@ -5,6 +5,7 @@
 #undef main
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <stdexcept>
@@ -488,7 +489,68 @@ void captured_nccl(hetsched::cuda_devices<cuda>& gpus) {
   row("steps as CUDA graphs over NCCL: bits of copies", same[0] && same[1],
       number("%.1f us each", 1e6 * std::max(each_s[0], each_s[1])));
 }
+
+struct counted_nccl : hetsched::nccl_runtime {
+  static inline std::atomic<int> splits = 0;
+  static int split(communicator parent, int colour, int key, communicator& made, const hetsched::nccl_link& link) {
+    ++splits;
+    return hetsched::nccl_runtime::split(parent, colour, key, made, link);
+  }
+};
+// Ranks that transfer and have a group, too: both are split off one communicator; and made by themselves.
+void split_nccl(hetsched::cuda_devices<cuda>& gpus) {
+  using control = hetsched::thread_communicator<tensor>;
+  using channels = hetsched::nccl_communicator<tensor, cuda, counted_nccl, control>;
+  constexpr std::size_t n = 1 << 20, bytes = n * sizeof(float);
+  if (gpus.count() < 2) return row("sets and groups that are split off", true, "needs two GPUs: not checked");
+  double connect_s[2] = {};
+  bool good = true;
+  for (const bool splits : {false, true}) {
+    std::vector<channels> ends;
+    for (auto& end : control::connect(2)) {
+      const int device = end.rank();
+      ends.emplace_back(gpus, device, std::move(end), counted_nccl(), hetsched::nccl_options{.splits = splits});
+    }
+    std::vector<char> same(2, 0);
+    hetsched::run_on_threads(std::move(ends), [&](channels& end) {
+      const int rank = end.rank();
+      const auto q = gpus.make_queue(rank, "tensors");
+      const auto here = q.make_current();
+      {
+        const channels::axis axis(end, {0, 1});
+        const int there = end.open({.from = rank, .to = 1 - rank}), back = end.open({.from = 1 - rank, .to = rank});
+        const double begin_s = hetsched::steady_now_s();
+        end.set_plan(hetsched::communication_plan(1, {{there, true, {}, bytes}, {back, false, {}, bytes}}));
+        if (rank == 0) connect_s[splits] = hetsched::steady_now_s() - begin_s;
+        tensor own({n}, q, static_cast<float>(rank), 1), other({n}, q, 0, 0);
+        own.buffer().end_write(q, q.record());
+        other.buffer().end_write(q, q.record());
+        channels::operation sent, received;
+        end.post_send(there, {}, own, sent);
+        end.post_receive(back, {}, other, received);
+        while (!end.poll(sent) || !end.poll(received))
+          if (!end.failure().empty()) throw std::runtime_error(end.failure());
+        axis.all_reduce(own, q);
+        std::vector<float> came(n), sum(n);
+        other.buffer().begin_read(q);
+        q.finish();
+        cudaMemcpy(came.data(), other.data(), bytes, cudaMemcpyDefault);
+        cudaMemcpy(sum.data(), own.data(), bytes, cudaMemcpyDefault);
+        same[rank] = true;
+        for (std::size_t i = 0; i < n; i += 4097) {
+          const auto each = static_cast<float>(i % 7);
+          same[rank] = same[rank] && came[i] == static_cast<float>(1 - rank) + each && sum[i] == 1 + 2 * each;
+        }
+      }
+      end.close();
+    });
+    good = good && same[0] && same[1] && counted_nccl::splits == (splits ? 4 : 0);
+  }
+  row("sets and groups that are split off", good,
+      number("connected in %.2f s, ", connect_s[1]) + number("%.2f s where each is made by itself", connect_s[0]));
+}
 #else
+void split_nccl(hetsched::cuda_devices<cuda>&) { row("NCCL, splits", true, "not there: not checked"); }
 void nccl(hetsched::cuda_devices<cuda>&) { row("NCCL", true, "not there: not checked"); }
 void captured_nccl(hetsched::cuda_devices<cuda>& gpus) { nccl(gpus); }
 #endif
@@ -518,5 +580,6 @@ int main(int argc, char** argv) {
                      {"staged", on_gpus(staged)},
                      {"growth", on_gpus(growth)},
                      {"nccl", on_gpus(nccl)},
+                     {"split_nccl", on_gpus(split_nccl)},
                      {"captured_nccl", on_gpus(captured_nccl)}});
 }

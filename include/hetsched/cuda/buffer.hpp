@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <utility>
@@ -67,6 +68,7 @@ class cuda_buffer {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     std::swap(written_, other.written_);
+    std::swap(writes_, other.writes_);
     std::swap(reads_, other.reads_);
     std::swap(owner_, other.owner_);
     std::swap(is_view_, other.is_view_);
@@ -97,8 +99,11 @@ class cuda_buffer {
   /// What is here is ready at `end`, a moment of q.
   void end_write(const queue&, const moment& end) {
     written_ = end;
+    ++writes_;
     reads_.clear();
   }
+  /// How often end_write has been called.
+  [[nodiscard]] std::uint64_t writes() const { return writes_; }
   /// Says that the host reads or writes it now, to an Api that asks for that.
   void host_access(bool writes) const {
     if constexpr (requires(const Api& api) { api.host_access(data_, bytes_, writes); })
@@ -116,6 +121,7 @@ class cuda_buffer {
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
   moment written_;
+  std::uint64_t writes_ = 0;
   mutable std::vector<moment> reads_;  ///< the last of each queue
   std::shared_ptr<const void> owner_;
   bool is_view_ = false;

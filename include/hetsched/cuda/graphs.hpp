@@ -83,8 +83,9 @@ class cuda_graph {
         body, [&](auto& first) { return first.end_update(graph_, updated); }, [] {});
     return updated;
   }
-  /// On the first queue.
+  /// On the first queue. Throws: input_error behind end(); cuda_error.
   void launch() const {
+    if (has_ended_) throw input_error("a CUDA graph is launched that has ended");
     const auto current = first().make_current();
     first().require(first().api().launch(graph_, first().stream()), "cudaGraphLaunch");
   }

@@ -55,8 +55,9 @@ inline constexpr nccl_type nccl_type_of<double> = nccl_type::f64;
 ///   split(communicator parent, int colour, int key, communicator& made, const nccl_link&)
 ///                             all ranks of the parent call it, as often and in the same order, with nothing under way; ranks of
 ///                             one colour, by their keys, get one that shares the parent's resources; with colour -1 none is
-///                             made. Does not block: the parent's state tells the end, and that of what is made
-///                             [ncclCommSplit]
+///                             made. Does not block: `made` is null, stays in place, and is written when the parent's state
+///                             is no longer in progress, or, by what is still under way, until the parent has been aborted;
+///                             then the state of what is made tells the end [ncclCommSplit]
 ///   state(communicator, int&) what has become of earlier calls [ncclCommGetAsyncError]
 ///   send(const void*, bytes, peer, communicator, stream), receive(void*, ...)
 ///                             [ncclSend, ncclRecv]

@@ -184,14 +184,21 @@ class nccl_communicator {
     const std::lock_guard lock(s.guard);
     s.require_alive("a capture");
   }
-  /// Launches such a graph: by body(), on a queue that transfer_queue() is behind when it returns.
-  /// Throws: what body throws; communication_error where a rank has failed.
+  /// Launches such a graph: by body(), on a queue that transfer_queue() is behind when it returns. Waits until at most one that
+  /// was launched before is under way: other ranks wait for one that waits for the end of its own, so that is to be near.
+  /// Throws: what body throws; communication_error where a rank has failed or is late.
   template <class Body>
   void launch(Body&& body) {
+    constexpr std::chrono::microseconds pause(20);
     auto& s = *shared_;
-    const std::lock_guard lock(s.guard);
+    std::unique_lock lock(s.guard);
     s.forget_ended();
-    s.require_alive("a graph");
+    for (s.require_alive("a graph"); s.graphs_under_way() > 1; s.require_alive("a graph")) {
+      lock.unlock();
+      std::this_thread::sleep_for(pause);
+      lock.lock();
+      s.look();
+    }
     body();
     s.under_way.push_back({.end = s.links.queue().record(), .since_s = steady_now_s()});
   }
@@ -204,6 +211,8 @@ class nccl_communicator {
   [[nodiscard]] const queue& transfer_queue() const { return shared_->links.queue(); }
   /// The longest that an operation of this rank may take.
   [[nodiscard]] double deadline_s() const { return shared_->links.options().deadline_s; }
+  /// The same of a graph.
+  [[nodiscard]] double step_deadline_s() const { return shared_->links.options().step_deadline_s; }
 
   /// See calling_plane.
   [[nodiscard]] bool may_call() {
@@ -282,6 +291,7 @@ class nccl_communicator {
     const planned_group* group = nullptr;
     const caller* call = nullptr;  ///< if there is no group; neither: a graph's
     double since_s = 0;            ///< when this rank saw that it was the first
+    [[nodiscard]] bool is_graph() const { return !group && !call; }
   };
 
   struct shared_state {
@@ -543,6 +553,13 @@ class nccl_communicator {
         give_up("rank " + std::to_string(links.rank()) + ": " + e.what());
       }
     }
+    [[nodiscard]] std::ptrdiff_t graphs_under_way() const {
+      return std::count_if(under_way.begin(), under_way.end(), [](const issued& i) { return i.is_graph(); });
+    }
+    /// For the first that is under way.
+    [[nodiscard]] double allowed_s() const {
+      return under_way.front().is_graph() ? links.options().step_deadline_s : links.options().deadline_s;
+    }
     void forget_ended() {
       while (!under_way.empty() && under_way.front().end.reached()) {
         under_way.pop_front();
@@ -675,16 +692,17 @@ class nccl_communicator {
       const std::unique_lock lock(guard, std::try_to_lock);
       if (!lock || captures || has_failed()) return;
       forget_ended();
-      if (!under_way.empty() && steady_now_s() - under_way.front().since_s > links.options().deadline_s)
+      if (!under_way.empty() && steady_now_s() - under_way.front().since_s > allowed_s())
         give_up("rank " + std::to_string(links.rank()) + ": the " + oldest() + ", has not been done for " +
-                std::to_string(links.options().deadline_s) + " s");
+                std::to_string(allowed_s()) + " s");
     }
 
     /// Waits for what is enqueued.
     void finish() {
-      const auto until = deadline_in(links.options().deadline_s);
+      const double begin_s = steady_now_s();
       for (forget_ended(); !under_way.empty(); forget_ended()) {
-        links.check(until, links.options().deadline_s, "the " + oldest() + ", has not been done", {});
+        const double left_s = std::max(begin_s, under_way.front().since_s) + allowed_s() - steady_now_s();
+        links.check(deadline_in(left_s), allowed_s(), "the " + oldest() + ", has not been done", {});
         std::this_thread::yield();
       }
     }

@@ -27,8 +27,9 @@
 namespace hetsched {
 
 struct nccl_options {
-  double deadline_s = 30;  ///< for a transfer that its device has reached
-  double connect_s = 120;  ///< how long agreeing on a plan and connecting for it may take
+  double deadline_s = 30;        ///< for a transfer that its device has reached
+  double step_deadline_s = 300;  ///< for a CUDA graph of a step, and for the other ranks to come to the next one
+  double connect_s = 120;        ///< how long agreeing on a plan and connecting for it may take
   /// Channels at most of what connects ranks that transfer to each other, where `link` is empty; each is a multiprocessor's
   /// while a transfer lasts, and some MiB of memory for each pair. 0: NCCL's choice, up to 32.
   int channels = 4;
@@ -341,6 +342,7 @@ class nccl_links {
     (void)api_.begin_group();
     for (const auto& [who, c] : made_) (void)api_.abort(c);
     (void)api_.end_group();
+    if (const auto made = std::exchange(split_off_, handle{}); made != handle{}) (void)api_.abort(made);
     made_.clear();
     kept_.clear();  // it has ended with them
   }
@@ -432,12 +434,12 @@ class nccl_links {
         colour = static_cast<int>(next - first);
         key = static_cast<int>(place - c.ranks.begin());
       }
-      handle made{};
-      const int code = api_.split(made_.at(f.whole), colour, key, made, mine ? mine->link : nccl_link{});
+      const int code = api_.split(made_.at(f.whole), colour, key, split_off_, mine ? mine->link : nccl_link{});
       require(code, "ncclCommSplit", f.whole);
-      if (mine) made_[*mine] = made;
       settle(f.whole, "ncclCommSplit", until, options_.connect_s);
+      const auto made = std::exchange(split_off_, handle{});
       if (!mine) continue;
+      made_[*mine] = made;
       settle(*mine, "ncclCommSplit", until, options_.connect_s);
       own.push_back(*mine);
     }
@@ -517,6 +519,7 @@ class nccl_links {
   NcclApi api_;
   nccl_options options_;
   std::map<nccl_clique, handle> made_;
+  handle split_off_{};                                         ///< NCCL writes it while a split is under way
   std::map<int, nccl_clique> peer_sets_;                       ///< by rank that this one transfers with
   std::vector<nccl_clique> sets_;                              ///< that transfer, of all ranks
   std::set<nccl_pair> known_;                                  ///< of all ranks

@@ -396,11 +396,11 @@ class cuda_step_graph {
   [[nodiscard]] bool any_rank(bool mine) {
     std::vector<std::vector<double>> all;
     const double own = mine ? 1 : 0;
-    const auto found = comm_.gather(std::span(&own, 1), all, deadline_in(comm_.deadline_s()));
+    const auto found = comm_.gather(std::span(&own, 1), all, deadline_in(comm_.step_deadline_s()));
     if (found == wait_result::progress) return std::any_of(all.begin(), all.end(), [](const auto& r) { return r.at(0) != 0; });
     expect_alive();
     throw communication_error("rank " + std::to_string(comm_.rank()) + ": the others do not come to the step, for " +
-                                  std::to_string(comm_.deadline_s()) + " s",
+                                  std::to_string(comm_.step_deadline_s()) + " s",
                               {.to = comm_.rank()}, no_microbatch, {});
   }
 
@@ -450,7 +450,10 @@ class cuda_step_graph {
     for_each_shared([&](const Tensor& t, int) { detail::begin_read(t, first); });
     for_each_own([&](Tensor& g, int) { traits::buffer(g).begin_write(first); });
     for (const auto& q : queues_) first.wait(q.record());
-    if constexpr (is_part) first.wait(comm_.transfer_queue().record());
+    if constexpr (is_part) {
+      first.wait(comm_.transfer_queue().record());
+      expect_alive();  // a record may have waited, and seen that another rank is lost: then the graph has ended
+    }
     graph_->launch();
     const auto end = first.record();
     for (const auto& q : queues_)
