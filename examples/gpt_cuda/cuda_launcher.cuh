@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -223,9 +224,12 @@ struct launcher<hetsched::cuda_runtime> {
     }
   }
   static void multiply(const queue& q, const product_call& p) { detail::cublas::of_thread(q.device()).multiply(q.stream(), p); }
+  static inline std::atomic<std::int64_t> multiplied_with = 0;  ///< products with epilogues, of this process
   static bool multiply_with(const queue& q, const product_call& p) {
     static thread_local std::map<int, fused_products<detail::cublas_lt, hetsched::cuda_runtime>> own;  // by device
-    return own[q.device()].multiply(q, p);
+    const bool done = own[q.device()].multiply(q, p);
+    multiplied_with += done;
+    return done;
   }
 };
 
