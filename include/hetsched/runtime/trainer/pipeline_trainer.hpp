@@ -669,16 +669,17 @@ class pipeline_trainer {
   void update(double norm) {
     if (options_.clip_norm > 0 && norm > options_.clip_norm) scale_sums(options_.clip_norm / norm);
     if constexpr (has_factor) optimizer_.gradient_factor = factor_;
-    std::vector<parameter_update<Tensor>> all;
+    to_update_.clear();
     for (auto& p : parameters_) {
       updates_[p.model - first_model_] = ++p.updates;
-      if (!p.sharded) all.push_back({p.value, p.gradient, p.state, model_[p.model].id, p.updates});
+      if (!p.sharded) to_update_.push_back({p.value, p.gradient, p.state, model_[p.model].id, p.updates});
     }
     for (std::size_t k = 0; any_sharded() && k < exchange_->owned_count(); ++k) {
       auto& o = exchange_->owned(k);
-      all.push_back({&o.value, &o.gradient, owned_state_[k], model_[o.parameter].id, updates_[o.parameter - first_model_]});
+      to_update_.push_back(
+          {&o.value, &o.gradient, owned_state_[k], model_[o.parameter].id, updates_[o.parameter - first_model_]});
     }
-    detail::update(optimizer_, std::span<const parameter_update<Tensor>>(all), queue_);
+    detail::update(optimizer_, std::span<const parameter_update<Tensor>>(to_update_), queue_);
     if (any_sharded()) exchange_->spread(deadline());
     tell_layers();
   }
@@ -708,10 +709,11 @@ class pipeline_trainer {
   std::shared_ptr<const detail::common_model> common_model_;
   std::span<const model_parameter> model_;  ///< of common_model_
   std::vector<detail::held_parameter<Tensor>> parameters_;
-  std::size_t first_model_ = 0;                   ///< of the model's parameters the first that this rank has
-  std::vector<char> listed_;                      ///< per model parameter from there to the last that it has
-  std::vector<std::int64_t> updates_;             ///< the same
-  std::vector<std::vector<Tensor>> owned_state_;  ///< per owned piece of the exchange
+  std::size_t first_model_ = 0;                      ///< of the model's parameters the first that this rank has
+  std::vector<char> listed_;                         ///< per model parameter from there to the last that it has
+  std::vector<std::int64_t> updates_;                ///< the same
+  std::vector<parameter_update<Tensor>> to_update_;  ///< room for what a step hands the optimizer
+  std::vector<std::vector<Tensor>> owned_state_;     ///< per owned piece of the exchange
   std::unique_ptr<exchange_type> exchange_;
   std::unique_ptr<gathered_type> gathered_;  ///< null: no layer gathers its parameters
   detail::squares_on_queue<Tensor, Backend> squares_;
