@@ -19,7 +19,7 @@ namespace gpt_cuda {
 /// Products with epilogues on a device, for one thread. An algorithm is chosen once for sizes, types and epilogue, and kept.
 /// Lt: cuBLASLt,
 ///   plan                                        an algorithm and what goes with it; plan.workspace_bytes is what it needs
-///   choose(product_call, most_workspace_bytes)  -> unique_ptr<plan>, null where there is none for products aligned to 16 bytes
+///   choose(product_call, most_workspace_bytes)  -> unique_ptr<plan>; null: there is none. Memory is aligned to 16 bytes
 ///   matmul(plan, product_call, workspace, workspace_bytes, queue) -> cublasStatus_t
 template <class Lt, hetsched::cuda_api Api>
 class fused_products {

@@ -21,7 +21,7 @@
 
 namespace gpt_cuda {
 
-/// Rows x columns of what a layer makes of so many samples, in floats, which may be two numbers each.
+/// Rows x columns of a layer's output for so many samples, counted in floats; with half_boundaries a float holds two numbers.
 [[nodiscard]] inline hetsched::tensor_shape shape_after(const shape& m, int layer, int samples) {
   const int last = m.layer_count() - 1, hidden = m.half_boundaries ? m.hidden / 2 : m.hidden;
   return {static_cast<std::size_t>(samples) * static_cast<std::size_t>(m.sequence),

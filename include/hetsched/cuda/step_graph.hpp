@@ -70,8 +70,8 @@ struct no_transfers {
   struct operation {};
 };
 
-/// What a rank enqueues in a step, in one order: computations, each before the first group that can be behind it, and groups
-/// of transfers by their number, as they are issued. Such orders of all ranks fit into one.
+/// What a rank enqueues in a step, in order: its groups of transfers by number, as they are issued, and each computation before
+/// the first group that may depend on it. The orders of all ranks can be merged into one.
 struct part_order {
   struct item {
     action what;

@@ -916,6 +916,33 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
   return refusal{refusal::kind::infeasible, std::move(text)};
 }
 
+// Adds plans of earlier deadlines to those of which the first one is in time only with transfers beside computing, and takes
+// late_s with its sends: in steps of which the last is as far as the plan before it is late, until one costs more than another
+// does with its sends. Returns: what the last one takes with its sends.
+[[nodiscard]] inline double add_earlier(std::vector<plan>& plans, const cluster& hardware, const costs_by_size& costs,
+                                        const plan_request& request, const planner_entry& planner, send_mode sends,
+                                        double late_s) {
+  auto one = request;
+  plan last = plans.front();
+  double last_s = late_s, least = infinity;
+  constexpr std::size_t tries = 3;
+  one.wait_for_first = {};
+  const auto may_go_on = further_time(request, tries, last.predicted.iteration_s);
+  for (std::size_t k = 0; k < tries && last_s < infinity && may_go_on(k); ++k) {
+    const double step = std::pow(request.deadline_s / last_s, 1.0 / static_cast<double>(tries - k));
+    one.deadline_s = last.predicted.iteration_s * std::min(0.99, step);
+    one.go_on = [&] { return may_go_on(k); };
+    auto earlier = planned(hardware, costs, one, planner);
+    if (!earlier) break;
+    last = *std::move(earlier);
+    last_s = sent_s(hardware, costs, request, last, sends);
+    plans.push_back(last);
+    if (last_s <= request.deadline_s) least = std::min(least, objective_of(last) * (last_s / last.predicted.iteration_s));
+    if (objective_of(last) >= least * (1 - tolerance::sums)) break;
+  }
+  return last_s;
+}
+
 }  // namespace detail
 
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
@@ -944,26 +971,8 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
   const bool free = request.schedule.empty() && request.how.warmup == warmup_rule::exact;
   if (usual && by_time && free && !request.target && !request.mixed_stages) detail::ask_others(hardware, costs, one, *found);
   plans.insert(plans.begin(), *found);  // whose evidence is that of the plan that is chosen
-  // Plans that are in time with transfers beside computing may be late: then also for earlier ones, in steps of which the last is
-  // as far as the plan before it is late, until one costs more than another does with its sends.
-  plan last = *found;
-  double last_s = detail::sent_s(hardware, costs, request, last, sends), least = infinity;
-  const bool late = !by_time && last_s > request.deadline_s;
-  constexpr std::size_t tries = 3;
-  one.wait_for_first = {};
-  const auto may_go_on = detail::further_time(request, tries, last.predicted.iteration_s);
-  for (std::size_t k = 0; late && k < tries && last_s < infinity && may_go_on(k); ++k) {
-    const double step = std::pow(request.deadline_s / last_s, 1.0 / static_cast<double>(tries - k));
-    one.deadline_s = last.predicted.iteration_s * std::min(0.99, step);
-    one.go_on = [&] { return may_go_on(k); };
-    auto earlier = detail::planned(hardware, costs, one, planner);
-    if (!earlier) break;
-    last = *std::move(earlier);
-    last_s = detail::sent_s(hardware, costs, request, last, sends);
-    plans.push_back(last);
-    if (last_s <= request.deadline_s) least = std::min(least, objective_of(last) * (last_s / last.predicted.iteration_s));
-    if (objective_of(last) >= least * (1 - tolerance::sums)) break;
-  }
+  double last_s = detail::sent_s(hardware, costs, request, *found, sends);
+  if (!by_time && last_s > request.deadline_s) last_s = detail::add_earlier(plans, hardware, costs, one, planner, sends, last_s);
   sends_options options{
       .how = {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic, .epsilon = request.how.epsilon},
       .objective = request.objective,

@@ -45,7 +45,8 @@ struct stage_cost {
   friend constexpr bool operator==(const stage_cost&, const stage_cost&) = default;
 };
 
-/// Charges a stage with what a pipeline of so many of the batch's microbatches adds up: all of them but the first one do.
+/// Charges a stage with adding gradients up in a pipeline that computes `microbatches` of the batch's `of_batch`: each microbatch
+/// but the pipeline's first adds its own.
 /// Requires: 1 <= microbatches <= of_batch.
 constexpr void charge_sums(stage_cost& c, double microbatches, double of_batch, bool several_stages) {
   if (c.sums_s > 0 || c.staged_sums_s > 0) {
