@@ -201,7 +201,7 @@ int profile_command(arguments given, const CLI::App& app) {
   if (given.device == "cpu") train::measure_on_hosts(m);
   if (m.place.rank != 0) return command::done;
   const auto costs = train::to_profile(m.found, m.config, m.how, given.model.element_bytes());
-  const auto hardware = train::to_cluster(m.found);
+  const auto hardware = train::to_cluster(m.found, costs, m.config);
   (void)replica_cost_model(hardware, costs);  // what planners would refuse
   files.add(given.profile, to_json(costs));
   files.add(given.cluster, to_json(hardware));

@@ -60,6 +60,13 @@ TEST_CASE("profile, plan, run, compare: each takes what the one before has writt
   REQUIRE(hardware.subclusters.size() == 1);
   CHECK(hardware.subclusters[0].device_count() == 3);
   CHECK(replica_cost_model(hardware, costs).layer_count() == 5);
+  // A layer that beat its host's peak would make plans of an MFU above 100 %.
+  const auto blocks = parse_model(w.get("model.json"), "model.json", {.cut = granularity::block}).layers.layers;
+  for (std::size_t l = 0; l < 5; ++l) {
+    const double took_s = entry.forward_s[l] + entry.backward_s[l];
+    CHECK(2 * (blocks[l].forward_flops + blocks[l].backward_flops) / took_s <=
+          hardware.subclusters[0].device.peak_flops[static_cast<std::size_t>(precision::fp32)] * (1 + 1e-9));
+  }
 
   const auto planned = w.run(
       "hetsched-plan --cluster cluster.json --model model.json --profile profile.json --global-batch 8 --microbatch-size 2 "

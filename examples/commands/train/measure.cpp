@@ -131,15 +131,35 @@ void measure_on_hosts(measuring& m) {
     on_hosts<float>(m.given, m.place, [&](auto& comm) { measure_rank<float>(m, comm, host); });
 }
 
-hetsched::cluster to_cluster(const measurements& m) {
+namespace {
+
+/// FLOP/s of the layer that comes closest to its device's peak, by subcluster. 0: none has products.
+double best_rate(const std::string& subcluster, const hetsched::replica_profile& costs, const hetsched::layer_chain& chain) {
+  double best = 0;
+  for (const auto& row : costs.rows) {
+    if (row.subcluster != subcluster) continue;
+    for (std::size_t l = 0; l < std::min(row.forward_s.size(), chain.layers.size()); ++l) {
+      const auto& layer = chain.layers[l];
+      const double flops = row.microbatch_size * (layer.forward_flops + layer.backward_flops) / row.tensor;
+      if (const double took_s = row.forward_s[l] + row.backward_s[l]; took_s > 0) best = std::max(best, flops / took_s);
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+hetsched::cluster to_cluster(const measurements& m, const hetsched::replica_profile& costs, const gpt::config& config) {
   using namespace hetsched;
+  const auto chain = make_chain(gpt::to_transformer(config, 4), granularity::block);
   cluster result;
   for (const auto& g : m.groups) {
     const auto r = static_cast<std::size_t>(g.first);
     device host{.name = "host-" + g.name(),
                 .memory_bytes = static_cast<bytes_t>(m.memory_bytes[r]),
                 .memory_bandwidth = 1e10};  // not measured: profiles do not need it
-    host.peak_flops[static_cast<std::size_t>(precision::fp32)] = m.flops[r];
+    // The product by itself may have been timed while others worked: a peak below what layers reach is none.
+    host.peak_flops[static_cast<std::size_t>(precision::fp32)] = std::max(m.flops[r], best_rate(g.name(), costs, chain));
     if (!m.gpus.empty()) host = m.gpus[r];
     result.subclusters.push_back({.name = g.name(),
                                   .device = host,

@@ -64,12 +64,14 @@ struct measuring {
 void measure_on_hosts(measuring& m);
 void measure_on_gpus(measuring& m);
 
-/// The ranks as a cluster: a subcluster of one node per group, a device per rank.
-[[nodiscard]] hetsched::cluster to_cluster(const measurements& m);
-
 /// One row per group, tensor degree and microbatch size: the mean of its ranks' medians. Memory: parameters, gradients and
 /// AdamW's two moments; activations by the library's formulas.
 [[nodiscard]] hetsched::replica_profile to_profile(const measurements& m, const gpt::config& config, const measure_arguments& how,
                                                    int element_bytes);
+
+/// The ranks as a cluster: a subcluster of one node per group, a device per rank. costs: to_profile of the same; no layer in it
+/// is faster than its host's peak.
+[[nodiscard]] hetsched::cluster to_cluster(const measurements& m, const hetsched::replica_profile& costs,
+                                           const gpt::config& config);
 
 }  // namespace train
