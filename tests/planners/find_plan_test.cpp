@@ -398,11 +398,11 @@ TEST_CASE("a request for a priced model has what its costs tell, and a profile o
   const transformer model = gpt({.layers = 4, .hidden = 512, .heads = 8, .vocab = 1000, .sequence = 128});
   const auto told = request_for(hardware, {.model = model, .options = {.precision = precision::bf16}}, {.global_batch = 8});
   CHECK(told.arithmetic == precision::bf16);
-  CHECK(told.flops_per_sample == training_flops(make_chain(model)));
+  CHECK(told.flops_per_sample == training_flops(make_chain(model, granularity::sublayer)));
   CHECK(told.setting.costs == "tile");
   CHECK(told.microbatch_size == 0);
   CHECK(told.lacks(3).empty());
-  CHECK(told.costs_on(hardware)(1).layer_count() == make_chain(model).size());
+  CHECK(told.costs_on(hardware)(1).layer_count() == make_chain(model, granularity::sublayer).size());
   const auto kept = request_for(hardware, {.model = model}, {.microbatch_size = 2, .lacks = [](int) { return "it is so"; }});
   CHECK(kept.microbatch_size == 2);
   CHECK(kept.lacks(2) == "it is so");

@@ -56,7 +56,6 @@ namespace hetsched {
 /// The same by a planner of another table; request.planner is not looked at.
 [[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                       const planner_entry& planner);
-
 [[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const priced_model& model, const plan_request& request,
                                       const planner_entry& planner);
 

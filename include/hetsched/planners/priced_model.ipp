@@ -131,7 +131,7 @@ HETSCHED_INLINE costs_by_size costs_on(const cluster& hardware, const priced_mod
     std::mutex one_at_a_time = {};
     std::map<int, any_cost_model> by_size = {};
   };
-  return [all = std::make_shared<made>(hardware, model)](int size) {
+  return [all = std::shared_ptr<made>(new made{hardware, model})](int size) {
     const std::lock_guard lock(all->one_at_a_time);
     const auto known = all->by_size.find(size);
     if (known != all->by_size.end()) return known->second;
