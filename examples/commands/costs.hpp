@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -20,7 +21,6 @@
 #include <nlohmann/json.hpp>
 
 #include <hetsched/cost/models/forward_costs.hpp>
-#include <hetsched/cost/models/hexiscale_costs.hpp>
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/cost/models/like_cases.hpp>
 #include <hetsched/cost/models/operator_correction.hpp>
@@ -38,6 +38,7 @@
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/validate.hpp>
+#include <hetsched/planners/priced_model.hpp>
 
 #include "names.hpp"
 
@@ -155,42 +156,40 @@ struct cost_choice {
   }
 };
 
-/// The costs of a model on a cluster, for any microbatch size.
+/// The costs of a model as the command line and its files tell them, and what is to be said of them.
 class cost_source {
  public:
   /// Reads the profile and the model, which may be missing where there is a profile, and the stack if one is named; `usual`: if
   /// none is. Throws input_error as these do.
   cost_source(const cost_choice& given, const std::string& model_path, const std::optional<hetsched::training_stack>& usual)
-      : given_(given), model_path_(model_path), stack_(usual.value_or(hetsched::training_stack{})) {
-    if (!given.stack.empty()) stack_ = hetsched::read_stack(given.stack);
+      : given_(given), model_path_(model_path) {
+    priced_.options = options_of(usual.value_or(hetsched::training_stack{}));
+    if (!given.stack.empty()) priced_.options.stack = hetsched::read_stack(given.stack);
     if (given.profile.empty() && model_path.empty()) throw hetsched::input_error("--model is required without --profile");
-    if (!given.profile.empty()) profile_ = hetsched::read_profile_file(given.profile);
-    if (forest_ = forest_of(given.formulas); !forest_.empty()) {
-      if (forest_.size() > 240) throw hetsched::input_error("--cost: the path of the forest is longer than 240 bytes");
-      if (std::any_of(forest_.begin(), forest_.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }))
-        throw hetsched::input_error("--cost: the path of the forest has control characters, which a plan could not name");
-      correction_ = std::make_shared<const hetsched::operator_correction>(hetsched::read_correction(forest_).correction);
-      given_.formulas = "tile";
-    }
+    if (!given.profile.empty()) read_profile();
+    if (const auto forest = forest_of(given.formulas); !forest.empty()) read_forest(forest);
     if (given.extrapolate && of_shapes())
       throw hetsched::input_error("--extrapolate: " + given.profile + " is of version 1, which holds the costs of one size");
-    if (!model_path.empty())
-      model_ =
-          hetsched::read_model(model_path, {.cut = cut(),
-                                            .sequence = given.sequence,
-                                            .dtype = given.dtype.empty() ? std::nullopt : hetsched::find_precision(given.dtype)});
-    if (by_hexiscale()) expect_hexiscale();
-    if (profile_ && model_ && model_->family) std::visit([&](auto& p) { tell_copies(p.layers, *model_->family); }, *profile_);
+    if (!model_path.empty()) read_model();
+    if (priced_.options.formulas == hetsched::cost_formulas::tile && !model_->family)
+      throw hetsched::input_error("--cost: " + std::string(corrected() ? "forest" : "tile") +
+                                  " needs a transformer, whose operators are known; found a file of layers");
+    if (given.formulas == "hexiscale") {
+      expect_hexiscale();
+      priced_.instead = hetsched::hexiscale_formulas{};
+    }
   }
 
-  [[nodiscard]] bool measured() const { return profile_.has_value(); }
+  /// For the library.
+  [[nodiscard]] const hetsched::priced_model& priced() const { return priced_; }
+
+  [[nodiscard]] bool measured() const { return !given_.profile.empty(); }
   /// Whether they are those of HexiScale's paper, which knows blocks, and neither stacks nor ways to save memory.
   [[nodiscard]] bool by_hexiscale() const { return given_.formulas == "hexiscale"; }
   /// Whether they are a profile of version 1: of one microbatch size.
-  [[nodiscard]] bool of_shapes() const { return measured() && std::holds_alternative<hetsched::profile>(*profile_); }
+  [[nodiscard]] bool of_shapes() const { return knows_shapes_only(priced_); }
   [[nodiscard]] const std::optional<hetsched::model_file>& model() const { return model_; }
-  [[nodiscard]] hetsched::precision precision() const { return model_ ? model_->precision : hetsched::precision::fp16; }
-  [[nodiscard]] double flops_per_sample() const { return model_ ? hetsched::training_flops(model_->chain) : 0; }
+  [[nodiscard]] hetsched::precision precision() const { return priced_.options.precision; }
 
   /// Where the layers come from, for messages.
   [[nodiscard]] std::string layer_file() const { return measured() ? given_.profile : model_path_; }
@@ -198,7 +197,8 @@ class cost_source {
   [[nodiscard]] int layer_count() const {
     if (by_hexiscale()) return model_->family->layers;
     if (!measured()) return model_->chain.size();
-    return std::visit([](const auto& p) { return static_cast<int>(p.layers.size()); }, *profile_);
+    return static_cast<int>(of_shapes() ? std::get<hetsched::profile>(priced_.instead).layers.size()
+                                        : std::get<hetsched::replica_profile>(priced_.instead).layers.size());
   }
 
   /// The most parts that a model can be cut into: sublayers of a transformer.
@@ -207,21 +207,9 @@ class cost_source {
     return std::max(layer_count(), hetsched::make_chain(*model_->family, hetsched::granularity::sublayer).size());
   }
 
-  /// The model's costs by name: "profile", "tile" or "analytic". Tile where operators and devices are known, unless told else.
-  [[nodiscard]] std::string kind(const hetsched::cluster& hardware) const {
-    if (measured()) return "profile";
-    if (given_.formulas == "tile" && !model_->family)
-      throw hetsched::input_error("--cost: " + std::string(correction_ ? "forest" : "tile") +
-                                  " needs a transformer, whose operators are known; found a file of layers");
-    if (!given_.formulas.empty()) return given_.formulas;
-    const auto chosen = formulas_for(hardware, model_->family.has_value(), hetsched::cost_formulas::automatic);
-    return chosen == hetsched::cost_formulas::tile ? "tile" : "analytic";
-  }
-
-  /// The same, and of a forest which: as plans name it.
-  [[nodiscard]] std::string name(const hetsched::cluster& hardware) const {
-    return correction_ ? "forest:" + forest_ : kind(hardware);
-  }
+  /// The model's costs by name: "profile", "hexiscale", "tile" or "analytic". Tile where operators and devices are known, unless
+  /// told else.
+  [[nodiscard]] std::string kind(const hetsched::cluster& hardware) const { return std::string(costs_name(hardware, priced_)); }
 
   /// `trained`: by the stack, else of inference.
   [[nodiscard]] std::string text(const hetsched::cluster& hardware, bool trained = true) const {
@@ -229,8 +217,8 @@ class cost_source {
     if (name == "hexiscale") return "costs by HexiScale's formulas";
     if (name == "profile") return "measured costs of " + given_.profile;
     std::string text = name == "tile" ? "costs of the tile model" : "analytic costs";
-    if (correction_) text += " corrected by " + forest_;
-    if (trained) text += "; stack " + stack_.name + (stack_.fp8_products ? ", products in fp8" : "");
+    if (corrected()) text += " corrected by " + priced_.correction;
+    if (trained) text += "; stack " + stack_name() + (priced_.options.stack.fp8_products ? ", products in fp8" : "");
     const auto precision = trained ? precision_text(hardware) : precision_text(hardware, {});
     for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), precision})
       text += (more.empty() ? "" : "; ") + more;
@@ -240,10 +228,10 @@ class cost_source {
   /// Where somebody measured what such costs say; `trained`: by the stack, else of inference.
   [[nodiscard]] std::vector<hetsched::like_cases> like_cases(const hetsched::cluster& hardware, bool trained = true) const {
     using hetsched::cost_basis;
-    if (correction_) return {};  // nobody measured like ones: they are the user's
+    if (corrected()) return {};  // nobody measured like ones: they are the user's
     auto basis = measured() ? cost_basis::profile : basis_of(hardware);
     if (!measured() && kind(hardware) != "tile" && basis != cost_basis::anchored) basis = cost_basis::layers;
-    return cases_like(basis, trained ? stack_.name : "inference");
+    return cases_like(basis, trained ? stack_name() : "inference");
   }
 
   /// The same as JSON.
@@ -256,18 +244,9 @@ class cost_source {
     return all;
   }
 
-  /// Subclusters whose devices the tile model knows too little of, while others are priced by it.
-  [[nodiscard]] std::vector<std::string> by_whole_layers(const hetsched::cluster& hardware) const {
-    std::vector<std::string> names;
-    if (kind(hardware) != "tile") return names;
-    for (const auto& s : hardware.subclusters)
-      if (!known_by_operators(s.device)) names.push_back(s.name);
-    return names;
-  }
-
   /// "ascend priced by whole layers, as its multiprocessors or fp32 peak are not known", or nothing.
   [[nodiscard]] std::string whole_layers_text(const hetsched::cluster& hardware) const {
-    const auto names = by_whole_layers(hardware);
+    const auto names = priced_by_whole_layers(hardware, priced_);
     return names.empty() ? ""
                          : listed(names) + " priced by whole layers, as " + (names.size() == 1 ? "its" : "their") +
                                " multiprocessors or fp32 peak are not known";
@@ -275,12 +254,12 @@ class cost_source {
 
   /// What the trainer holds of each parameter: "megatron: 2 + 4 + 12 bytes a parameter for weights, gradients, optimizer".
   [[nodiscard]] std::string stack_bytes_text() const {
-    const auto m = memory_in(stack_, precision(), model_->chain.parameter_bytes);
+    const auto m = memory_in(priced_.options.stack, precision(), model_->chain.parameter_bytes);
     return std::to_string(m.weight_bytes) + " + " + std::to_string(m.gradient_bytes) + " + " + std::to_string(m.optimizer_bytes) +
            " bytes a parameter: weights, gradients, optimizer" +
            (m.fp8_bytes > 0 ? "; of blocks " + std::to_string(m.fp8_bytes) + " more, for products in fp8" : "");
   }
-  [[nodiscard]] const std::string& stack_name() const { return stack_.name; }
+  [[nodiscard]] const std::string& stack_name() const { return priced_.options.stack.name; }
 
   /// How ranks send under a plan: as is asked for, or, if nothing is, as the stack does where it counts.
   [[nodiscard]] hetsched::send_mode sends(const std::string& asked, const hetsched::plan& p) const {
@@ -291,7 +270,7 @@ class cost_source {
   /// How the trainer sends, whatever the plan.
   [[nodiscard]] hetsched::send_mode trainer_sends(const std::string& asked) const {
     using namespace hetsched;
-    if (asked.empty()) return measured() || by_hexiscale() ? send_mode::asynchronous : stack_.sends;
+    if (asked.empty()) return measured() || by_hexiscale() ? send_mode::asynchronous : priced_.options.stack.sends;
     return static_cast<send_mode>(std::find(send_modes.begin(), send_modes.end(), asked) - send_modes.begin());
   }
 
@@ -309,7 +288,7 @@ class cost_source {
     std::vector<std::string> calibrated;
     for (const auto& s : hardware.subclusters)
       if (!(s.device.calibration == hetsched::device_calibration{})) calibrated.push_back(s.name);
-    std::string text = "from datasheets" + (correction_ ? ", corrected by " + forest_ : "") +
+    std::string text = "from datasheets" + (corrected() ? ", corrected by " + priced_.correction : "") +
                        (calibrated.empty() ? "" : "; calibrated: " + listed(calibrated));
     for (const auto& more : {anchored_text(hardware), whole_layers_text(hardware), cases})
       text += (more.empty() ? "" : "; ") + more;
@@ -348,7 +327,7 @@ class cost_source {
     if (measured())
       throw hetsched::input_error("\"measured\" of devices is not used: " + given_.profile +
                                   " has times of its own; take one out");
-    return hetsched::anchored(file.hardware, file.anchors, anchor_options(file));
+    return hetsched::anchored(file.hardware, file.anchors, priced_);
   }
 
   /// Where the anchors of a device do not agree: how far off the costs of each are on the devices as anchored().
@@ -356,7 +335,7 @@ class cost_source {
                                                          const hetsched::cluster& hardware) const {
     std::vector<std::string> all;
     if (file.anchors.size() < 2) return all;
-    const auto residuals = anchor_residuals(hardware, file.anchors, anchor_options(file));
+    const auto residuals = anchor_residuals(hardware, file.anchors, priced_);
     std::map<std::string, std::vector<double>> by;  // device
     for (std::size_t i = 0; i < residuals.size(); ++i) by[file.anchors[i].device].push_back(residuals[i]);
     for (const auto& [device, off] : by) {
@@ -380,8 +359,8 @@ class cost_source {
                                     " are not used, as it is priced by whole layers; say one \"speed\"");
     if (measured() || given_.formulas == "analytic") return;
     for (const auto& s : hardware.subclusters)
-      if (correction_ && !(s.device.calibration == hetsched::device_calibration{}))
-        throw hetsched::input_error("the calibration of " + s.name + " does not go with " + forest_ +
+      if (corrected() && !(s.device.calibration == hetsched::device_calibration{}))
+        throw hetsched::input_error("the calibration of " + s.name + " does not go with " + priced_.correction +
                                     ", which corrects what datasheets say: take one of them out");
     for (const auto& s : hardware.subclusters)
       if (!(s.device.calibration == hetsched::device_calibration{}) &&
@@ -452,7 +431,7 @@ class cost_source {
   /// Where formulas price another precision than the model's, or than its stack's products, which devices lack: "v100 has no
   /// bf16: priced in fp16 there".
   [[nodiscard]] std::string precision_text(const hetsched::cluster& hardware) const {
-    if (!stack_.fp8_products || by_hexiscale()) return precision_text(hardware, {});
+    if (!priced_.options.stack.fp8_products || by_hexiscale()) return precision_text(hardware, {});
     return precision_text(hardware, hetsched::number_format::fp8);
   }
   /// The same of inference, whose linear layers multiply in `products` if there are any.
@@ -489,7 +468,7 @@ class cost_source {
       const auto& line = p.pipelines[l];
       for (std::size_t i = 0; i < line.stages.size(); ++i)
         for (const auto& part : parts_of(line.stages[i], line.microbatch_size)) {
-          const auto costs = replica_costs(hardware, part.samples);
+          const auto costs = named([&] { return replica_costs_on(hardware, priced_, part.samples); });
           const auto sizes = costs.sizes(part.where);
           const bool summed = line.stages[i].degrees.data > 1 || !p.gradient_sync.empty();
           free_sums = free_sums || (costs.lacks_gradients(part.where) && summed);
@@ -506,66 +485,22 @@ class cost_source {
 
   /// Why no stage can have costs at a microbatch size; empty if some can.
   [[nodiscard]] std::string lacks(const hetsched::cluster& hardware, int microbatch_size) const {
-    if (!measured() || of_shapes()) return "";
-    const auto costs = replica_costs(hardware, microbatch_size);
-    for (std::size_t s = 0; s < hardware.subclusters.size(); ++s)
-      for (const auto& mesh : submeshes(hardware.subclusters[s], static_cast<int>(s)))
-        if (!costs.placements(mesh).empty()) return "";
-    return given_.profile + " has no costs for microbatches of " + std::to_string(microbatch_size) +
-           (microbatch_size == 1 ? " sample" : " samples") + " on this cluster: " + measured_text(hardware);
+    const auto text = lacking_costs(hardware, priced_, microbatch_size);
+    return text.empty() ? "" : text + beyond_text(hardware);
   }
 
   /// Which sizes replicas were measured at.
   [[nodiscard]] std::string measured_text(const hetsched::cluster& hardware) const {
-    const auto sizes = replica_costs(hardware, 1).measured_sizes();
-    if (sizes.empty()) return "no device of the cluster was measured";
-    std::string text = "replicas were measured at";
-    for (std::size_t i = 0; i < sizes.size(); ++i) text += (i == 0 ? " " : ", ") + std::to_string(sizes[i]);
-    return text + " samples" + (given_.extrapolate ? "" : "; --extrapolate goes beyond");
-  }
-
-  /// What a plan should remember of its costs.
-  [[nodiscard]] hetsched::plan_setting setting(const hetsched::cluster& hardware) const {
-    hetsched::plan_setting s{.costs = name(hardware), .whole_layers = by_whole_layers(hardware)};
-    for (const auto& one : hardware.subclusters)
-      if (one.device.is_anchored() && !measured()) s.anchored.push_back({one.name, one.device.speed, one.device.class_speeds});
-    if (!model_) return s;
-    s.precision = name_of(model_->precision);
-    if (!measured() && !by_hexiscale()) s.stack = stack_;
-    if (!model_->family) return s;
-    s.sequence = model_->family->sequence;
-    s.further_tokens = model_->family->further_tokens;
-    if (measured() || by_hexiscale()) return s;
-    s.granularity = given_.granularity.empty() ? "sublayer" : given_.granularity;
-    s.attention = flash() ? "flash" : "standard";
-    return s;
+    return named([&] { return measured_sizes_text(hardware, priced_); }) + beyond_text(hardware);
   }
 
   /// Costs of microbatches of that many samples; formulas also for context and expert degrees up to those of `offered`.
   [[nodiscard]] hetsched::any_cost_model costs(const hetsched::cluster& hardware, int microbatch_size,
                                                const hetsched::degrees& offered = {}) const {
-    if (measured()) return measured_costs(hardware, microbatch_size);
-    if (by_hexiscale())
-      return hetsched::any_cost_model::owner_of(hetsched::hexiscale_cost_model(
-          hardware, {.layers = model_->family->layers, .hidden = model_->family->hidden, .sequence = model_->family->sequence},
-          {.microbatch_size = microbatch_size,
-           .element_bytes = model_->family->parameter_bytes,
-           .precision = model_->precision}));
-    const bool tile = kind(hardware) == "tile";
-    const hetsched::training_cost_options options{
-        .formulas = tile ? hetsched::cost_formulas::tile : hetsched::cost_formulas::analytic,
-        .precision = model_->precision,
-        .cut = cut(),
-        .flash_attention = flash(),
-        .stack = stack_,
-        .batch = given_.batch,
-        .recompute = recomputations(),
-        .zero = zero_stages(),
-        .max_context = std::max(offered.context, model_->family ? given_.max_context : 1),
-        .max_expert = std::max(offered.expert, given_.max_expert),
-        .correction = factor()};
-    return (tile ? training_costs(hardware, *model_->family, options)
-                 : training_costs(hardware, model_->chain, options))(microbatch_size);
+    auto wide = priced_;
+    wide.options.max_context = std::max(offered.context, wide.options.max_context);
+    wide.options.max_expert = std::max(offered.expert, wide.options.max_expert);
+    return named([&] { return costs_on(hardware, wide, microbatch_size); });
   }
 
   /// What linear layers multiply in, in inference: as is asked for, "same", "fp8" or "int8", or if nothing is, as the model's
@@ -582,7 +517,7 @@ class cost_source {
   [[nodiscard]] hetsched::inference_cost_model<> serving(const hetsched::cluster& hardware,
                                                          hetsched::inference_options how) const {
     if (measured()) throw hetsched::input_error("--profile: holds costs of training, not of inference");
-    if (correction_) throw hetsched::input_error("--cost: forest is of training; inference is priced by tile");
+    if (corrected()) throw hetsched::input_error("--cost: forest is of training; inference is priced by tile");
     if (!model_->family || given_.formulas == "analytic" || by_hexiscale())
       throw hetsched::input_error("inference needs a transformer and the costs of the tile model");
     for (const auto& s : hardware.subclusters) {
@@ -597,9 +532,9 @@ class cost_source {
       throw hetsched::input_error("inference is priced operator by operator, for which device " + d.name + " of subcluster " +
                                   s.name + " lacks " + lacking + ", optional keys otherwise");
     }
-    if (!flash()) throw hetsched::input_error("--attention: inference is priced with flash only");
+    if (!priced_.options.flash_attention) throw hetsched::input_error("--attention: inference is priced with flash only");
     how.precision = model_->precision;
-    how.cut = cut();
+    how.cut = priced_.options.cut;
     if (how.weight_bits == 0) how.weight_bits = model_->weight_bits;
     if (how.cache_bits == 0) how.cache_bits = model_->cache_bits;
     return hetsched::inference_cost_model<>(hardware, *model_->family, how);
@@ -627,12 +562,58 @@ class cost_source {
   }
 
  private:
-  // What anchors are judged by.
-  [[nodiscard]] hetsched::training_cost_options anchor_options(const hetsched::cluster_file& file) const {
-    return {.formulas = kind(file.hardware) == "tile" ? hetsched::cost_formulas::tile : hetsched::cost_formulas::analytic,
-            .flash_attention = flash(),
-            .stack = stack_,
-            .correction = factor()};
+  void read_profile() {
+    auto file = hetsched::read_profile_file(given_.profile);
+    std::visit([&](auto& measured) { priced_.instead = std::move(measured); }, file);
+    priced_.extrapolate = given_.extrapolate;
+    priced_.profile_name = given_.profile;
+  }
+
+  void read_forest(const std::string& path) {
+    if (path.size() > 240) throw hetsched::input_error("--cost: the path of the forest is longer than 240 bytes");
+    if (std::any_of(path.begin(), path.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }))
+      throw hetsched::input_error("--cost: the path of the forest has control characters, which a plan could not name");
+    auto& options = priced_.options;
+    options.correction = [of = std::make_shared<const hetsched::operator_correction>(hetsched::read_correction(path).correction)](
+                             const hetsched::tile_device& d, const hetsched::operator_shape& op,
+                             const hetsched::operator_time& time) { return of->factor(d, op, time); };
+    options.formulas = hetsched::cost_formulas::tile;
+    priced_.correction = path;
+  }
+
+  void read_model() {
+    const auto dtype = given_.dtype.empty() ? std::nullopt : hetsched::find_precision(given_.dtype);
+    model_ = hetsched::read_model(model_path_, {.cut = priced_.options.cut, .sequence = given_.sequence, .dtype = dtype});
+    priced_.options.precision = model_->precision;
+    if (model_->family) {
+      priced_.model = *model_->family;
+      priced_.options.max_context = given_.max_context;
+    } else {
+      priced_.model = model_->chain;
+    }
+  }
+
+  // What the command line says of formulas.
+  [[nodiscard]] hetsched::training_cost_options options_of(const hetsched::training_stack& usual) const {
+    using namespace hetsched;
+    training_cost_options options{.cut = granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity),
+                                  .flash_attention = given_.attention != "standard",
+                                  .stack = usual,
+                                  .batch = given_.batch,
+                                  .max_expert = given_.max_expert};
+    if (given_.formulas == "tile") options.formulas = cost_formulas::tile;
+    if (given_.formulas == "analytic") options.formulas = cost_formulas::analytic;
+    if (const auto one = find_recomputation(given_.recompute)) options.recompute = {*one};
+    if (given_.zero != "auto") options.zero = {given_.zero[0] - '0'};
+    return options;
+  }
+
+  [[nodiscard]] bool corrected() const { return !priced_.correction.empty(); }
+
+  // "; --extrapolate goes beyond", where sizes were measured and it is not said.
+  [[nodiscard]] std::string beyond_text(const hetsched::cluster& hardware) const {
+    const bool any = !named([&] { return replica_costs_on(hardware, priced_, 1); }).measured_sizes().empty();
+    return any && !given_.extrapolate ? "; --extrapolate goes beyond" : "";
   }
 
   // Throws input_error for what HexiScale's formulas do not know.
@@ -647,74 +628,21 @@ class cost_source {
             "--max-context and --max-expert do not go with it");
   }
 
-  /// Lets layers of a profile that says nothing of it share what those of the model do, if they are as many.
-  static void tell_copies(auto& layers, const hetsched::transformer& model) {
-    if (std::any_of(layers.begin(), layers.end(), [](const auto& l) { return l.copy_of.has_value(); })) return;
-    for (const auto& [ignored, by] : granularities) {
-      const auto chain = hetsched::make_chain(model, by);
-      if (chain.layers.size() != layers.size()) continue;
-      for (std::size_t l = 0; l < layers.size(); ++l)
-        if (const auto& of = chain.layers[l]; of.shared_parameters > 0)
-          layers[l].copy_of = hetsched::copied_part{of.owner, shared_fraction(of)};
-    }
-  }
-
-  // By which operators are corrected; empty for none.
-  [[nodiscard]] hetsched::operator_factor factor() const {
-    if (!correction_) return {};
-    return [of = correction_](const hetsched::tile_device& d, const hetsched::operator_shape& op,
-                              const hetsched::operator_time& time) { return of->factor(d, op, time); };
-  }
-
-  [[nodiscard]] hetsched::granularity cut() const {
-    return granularities.at(given_.granularity.empty() ? "sublayer" : given_.granularity);
-  }
-  [[nodiscard]] bool flash() const { return given_.attention != "standard"; }
-  [[nodiscard]] bool causal() const { return model_->family->head == hetsched::output_head::language_model; }
-
-  [[nodiscard]] std::vector<hetsched::recomputation> recomputations() const {
-    using enum hetsched::recomputation;
-    if (const auto one = hetsched::find_recomputation(given_.recompute)) return {*one};
-    return {none, selective, full};
-  }
-  [[nodiscard]] std::vector<int> zero_stages() const {
-    if (given_.zero != "auto") return {given_.zero[0] - '0'};
-    return {0, 1, 2, 3};
-  }
-
   // Errors name the profile.
   template <class Make>
-  [[nodiscard]] auto named(Make make) const {
+  [[nodiscard]] std::invoke_result_t<Make&> named(Make make) const {
     try {
       return make();
-    } catch (const hetsched::file_error&) {
-      throw;
     } catch (const hetsched::input_error& wrong) {
+      if (!measured()) throw;
       throw hetsched::file_error(given_.profile, {}, wrong.what());
     }
   }
 
-  [[nodiscard]] hetsched::replica_cost_model replica_costs(const hetsched::cluster& hardware, int microbatch_size) const {
-    return named([&] {
-      return hetsched::replica_cost_model(hardware, std::get<hetsched::replica_profile>(*profile_),
-                                          {.microbatch_size = microbatch_size, .extrapolate = given_.extrapolate});
-    });
-  }
-
-  [[nodiscard]] hetsched::any_cost_model measured_costs(const hetsched::cluster& hardware, int microbatch_size) const {
-    if (!of_shapes()) return hetsched::any_cost_model::owner_of(replica_costs(hardware, microbatch_size));
-    return named([&] {
-      return hetsched::any_cost_model::owner_of(hetsched::profile_cost_model(hardware, std::get<hetsched::profile>(*profile_)));
-    });
-  }
-
   cost_choice given_;
   std::string model_path_;
-  hetsched::training_stack stack_;
-  std::string forest_;  // the file of the correction
-  std::shared_ptr<const hetsched::operator_correction> correction_;
-  std::optional<hetsched::profile_file> profile_;
   std::optional<hetsched::model_file> model_;
+  hetsched::priced_model priced_;
 };
 
 }  // namespace command

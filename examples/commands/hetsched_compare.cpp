@@ -47,9 +47,7 @@ comparison_row row_of(const planner_entry& planner, const plan_arguments& input,
   }
   const auto evidence = found->evidence;
   const auto costs = source.costs(hardware, found->pipelines.front().microbatch_size);
-  auto judged = evaluate(
-      hardware, costs, *std::move(found),
-      {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = input.options.epsilon});
+  auto judged = evaluate(hardware, costs, *std::move(found), judging(input, source));
   if (!judged) {
     row.reason = judged.why_not().reason;
     return row;

@@ -6,4 +6,5 @@
 
 #include <hetsched/planners/find_plan.hpp>
 #include <hetsched/planners/first_plan.hpp>
+#include <hetsched/planners/priced_model.hpp>
 #include <hetsched/planners/table.hpp>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hostile_costs.hpp"
 
+#include <hetsched/cluster/without_devices.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/planners.hpp>
 #include <hetsched/planners/any_schedule.hpp>
@@ -115,6 +116,38 @@ plan_request some_request(random_source& r) {
   q.mixed_stages = one_in(r, 12);
   if (one_in(r, 20)) q.target = one_of(r, plan_targets());
   return q;
+}
+
+/// By formulas, or as measured on single devices; fields may be wrong, and there may be nothing.
+priced_model some_priced_model(random_source& r) {
+  priced_model m{.extrapolate = one_in(r, 2)};
+  transformer small{.layers = 2, .hidden = 64, .heads = 4, .vocab = 128, .sequence = 32};
+  if (one_in(r, 6)) small.hidden = some_int(r);
+  if (one_in(r, 6)) small.layers = r.integer(-1, 3);  // legal ones that are too many to make here are left out
+  if (!one_in(r, 6)) m.model = small;
+  if (one_in(r, 8)) m.model = layer_chain{};
+  m.options.batch = one_in(r, 12) ? some_int(r) : 0;
+  m.options.max_context = mostly(r, 1);
+  replica_row row{.subcluster = one_in(r, 6) ? "none" : "", .device = "T4", .microbatch_size = mostly(r, 1)};
+  row.forward_s = row.backward_s = {mostly_double(r, 1), 1};
+  row.weight_bytes = row.activation_bytes = {mostly64(r, 10, 20), 10};
+  if (one_in(r, 3)) m.instead = replica_profile{{{"x", mostly64(r, 8, 20)}, {"y", 0}}, {row}};
+  if (one_in(r, 6)) m.instead = hexiscale_formulas{};
+  if (one_in(r, 6))
+    m.instead = profile{{{"x", mostly64(r, 8, 20)}, {"y", 0}},
+                        {{.device = "T4",
+                          .devices = mostly(r, 1),
+                          .forward_s = row.forward_s,
+                          .backward_s = row.backward_s,
+                          .weight_bytes = row.weight_bytes,
+                          .activation_bytes = row.activation_bytes}}};
+  return m;
+}
+
+device_anchor some_anchor(random_source& r) {
+  return {.device = one_in(r, 6) ? "none" : "T4",
+          .model = {.layers = 2, .hidden = 64, .heads = 4, .vocab = 128, .sequence = 32},
+          .tokens_per_s = mostly_double(r, 1e5, 6)};
 }
 
 /// On single devices of each subcluster; fields may be wrong.
@@ -384,6 +417,19 @@ const std::vector<door> searches{
        expect_plan(find_plan(
            hardware, [&](int) -> const hostile_costs& { return costs; }, some_request(r)));
      }},
+    {"find_plan_without",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const auto costs = some_costs(r);
+       auto request = some_request(r);
+       if (!one_in(r, 6))
+         request.costs_on = [&](const cluster&) -> costs_by_size { return [&](int) -> const hostile_costs& { return costs; }; };
+       const lost_devices lost{mostly(r, 0, 6), mostly(r, 1, 6)};
+       if (one_in(r, 4))
+         expect_plan(find_plan_without(hardware, lost, some_priced_model(r), request));
+       else
+         expect_plan(find_plan_without(hardware, lost, request, planners()[1]));
+     }},
     {"find_unbiased_plan",
      [](random_source& r) {
        const auto hardware = some_hardware(r);
@@ -462,6 +508,39 @@ const std::vector<door> doors{
     {"short_text",
      [](random_source& r) { expect(!short_text(plan_count(static_cast<std::uint64_t>(some_int64(r)))).empty(), "a text"); },
      false},
+    {"costs_name", [](random_source& r) { expect(!costs_name(some_hardware(r), some_priced_model(r)).empty(), "a name"); }},
+    {"knows_shapes_only", [](random_source& r) { (void)knows_shapes_only(some_priced_model(r)); }, false},
+    {"priced_by_whole_layers", [](random_source& r) { (void)priced_by_whole_layers(some_hardware(r), some_priced_model(r)); }},
+    {"flops_per_sample",
+     [](random_source& r) { expect(flops_per_sample(some_priced_model(r)) >= 0, "fewer operations than none"); }},
+    {"costs_on",
+     [](random_source& r) {
+       expect(costs_on(some_hardware(r), some_priced_model(r), some_count(r)).layer_count() > 0, "there are no layers");
+     }},
+    {"replica_costs_on", [](random_source& r) { (void)replica_costs_on(some_hardware(r), some_priced_model(r), some_count(r)); }},
+    {"measured_sizes_text",
+     [](random_source& r) { expect(!measured_sizes_text(some_hardware(r), some_priced_model(r)).empty(), "a text"); }},
+    {"lacking_costs", [](random_source& r) { (void)lacking_costs(some_hardware(r), some_priced_model(r), some_count(r)); }},
+    {"setting_of", [](random_source& r) { expect(!setting_of(some_hardware(r), some_priced_model(r)).costs.empty(), "a name"); }},
+    {"anchored",
+     [](random_source& r) {
+       const auto anchor = some_anchor(r);
+       expect(anchored(some_hardware(r), std::span(&anchor, 1), some_priced_model(r)).device_count() > 0, "no devices");
+     }},
+    {"anchor_residuals",
+     [](random_source& r) {
+       const auto anchor = some_anchor(r);
+       const auto off = anchor_residuals(some_hardware(r), std::span(&anchor, 1), some_priced_model(r));
+       expect(off.size() == 1, "a number for each anchor");
+     }},
+    {"request_for",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const auto asked = request_for(hardware, some_priced_model(r), some_request(r));
+       expect(asked.lacks && asked.costs_on, "a request without costs");
+     }},
+    {"default_planner",
+     [](random_source& r) { expect(!default_planner(some_request(r), some_priced_model(r)).name.empty(), "a name"); }, false},
     {"problem_of", [](random_source& r) { (void)problem_of(some_request(r), some_count(r)); }},
     {"planner_named",
      [](random_source& r) {

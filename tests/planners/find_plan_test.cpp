@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
+#include <hetsched/cluster/without_devices.hpp>
 #include <hetsched/cost/models/analytic.hpp>
 #include <hetsched/cost/models/training_costs.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
@@ -390,6 +391,75 @@ TEST_CASE("find_plan of a transformer is that of its costs, and remembers them")
   CHECK(found->setting.costs == "tile");
   CHECK(found->setting.sequence == 128);
   CHECK(found->setting.precision == "fp16");
+}
+
+TEST_CASE("a request for a priced model has what its costs tell, and a profile of shapes leaves it one size and one pipeline") {
+  const auto hardware = two_kinds();
+  const transformer model = gpt({.layers = 4, .hidden = 512, .heads = 8, .vocab = 1000, .sequence = 128});
+  const auto told = request_for(hardware, {.model = model, .options = {.precision = precision::bf16}}, {.global_batch = 8});
+  CHECK(told.arithmetic == precision::bf16);
+  CHECK(told.flops_per_sample == training_flops(make_chain(model, granularity::sublayer)));
+  CHECK(told.setting.costs == "tile");
+  CHECK(told.microbatch_size == 0);
+  CHECK(told.lacks(3).empty());
+  CHECK(told.costs_on(hardware)(1).layer_count() == make_chain(model, granularity::sublayer).size());
+  const auto kept = request_for(hardware, {.model = model}, {.microbatch_size = 2, .lacks = [](int) { return "it is so"; }});
+  CHECK(kept.microbatch_size == 2);
+  CHECK(kept.lacks(2) == "it is so");
+
+  profile shapes{.layers = {{.name = "x", .boundary_bytes = 1000}, {.name = "y"}}, .entries = {}};
+  for (const auto* name : {"v", "a"})
+    shapes.entries.push_back({.subcluster = name,
+                              .forward_s = {1, 1},
+                              .backward_s = {2, 2},
+                              .weight_bytes = {1000, 1000},
+                              .activation_bytes = {10, 10}});
+  const priced_model measured{.instead = shapes};
+  CHECK(request_for(hardware, measured, {.global_batch = 8}).microbatch_size == 1);
+  CHECK(default_planner({}, measured).one_pipeline);
+  CHECK(default_planner({.objective = plan_objective::cost}, measured).name == planners().front().name);
+  CHECK(default_planner({}, {.model = model}).name == planners().front().name);
+  CHECK(default_planner({.target = find_plan_target("torch")}, {.model = model}).one_pipeline);
+  const auto found = find_plan(hardware, measured, {.global_batch = 8});
+  REQUIRE(found);
+  CHECK(found->pipelines.size() == 1);
+  CHECK(found->pipelines[0].microbatch_size == 1);
+  CHECK(found->setting.costs == "profile");
+  CHECK(found->predicted.iteration_s == doctest::Approx(8 * 3 + 3).epsilon(0.01));  // two stages of 3 s
+}
+
+TEST_CASE("find_plan_without is the plan of what is left, told by the whole cluster") {
+  auto hardware = two_kinds();
+  hardware.subclusters[0].nodes = 2;
+  const priced_model model{.model = transformer{.layers = 6, .hidden = 1024, .heads = 16, .vocab = 32000, .sequence = 512}};
+  const plan_request request{.global_batch = 16, .microbatch_size = 2, .planner = "interop_dp"};
+  for (const lost_devices lost : {lost_devices{0, 1}, lost_devices{0, 4}, lost_devices{0, 8}, lost_devices{1, 2}}) {
+    CAPTURE(lost.subcluster);
+    CAPTURE(lost.count);
+    const auto left = without_devices(hardware, lost);
+    const auto alone = find_plan(left, model, request);
+    const auto found = find_plan_without(hardware, lost, model, request);
+    REQUIRE(alone);
+    REQUIRE(found);
+    CHECK(found->predicted.iteration_s == doctest::Approx(alone->predicted.iteration_s).epsilon(1e-3));
+    CHECK(found->evidence->objective_bound == alone->evidence->objective_bound);
+    CHECK(found->evidence->objective_value == found->predicted.iteration_s);
+    const int devices = hardware.subclusters[as_size(lost.subcluster)].device_count();
+    for (const auto& s : found->pipelines.front().stages)
+      for (const auto& g : s.devices)
+        if (g.mesh.subcluster == lost.subcluster) CHECK(g.first_device + g.mesh.device_count() <= devices - lost.count);
+    const auto judged = evaluate(hardware, training_costs(hardware, std::get<transformer>(model.model)), *found);
+    REQUIRE(judged);
+    CHECK(judged->shortage.empty());
+  }
+  cluster one = hardware;
+  one.subclusters.resize(1);
+  one.links.clear();
+  const auto none = find_plan_without(one, {0, 8}, model, request);
+  REQUIRE(!none);
+  CHECK(none.why_not().reason == "no devices are left");
+  CHECK_THROWS_AS((void)find_plan_without(one, {0, 9}, model, request), input_error);
+  CHECK_THROWS_AS((void)find_plan_without(one, {0, 1}, request, planner_named("interop_dp")), input_error);
 }
 
 TEST_CASE("a model that only fits a device which works by itself has a plan, and an idle device changes nothing") {

@@ -70,16 +70,17 @@ inline void settle(plan_arguments& given) {
   }
 }
 
-/// The first one. The first one that makes one pipeline, where a single schedule is to be written, and where costs do not say
-/// what several pipelines have to add up; but not where money counts, which that one does not know.
+/// The library's; but the first one that makes one pipeline where a single schedule is to be written, unless money counts, which
+/// that one does not know.
 [[nodiscard]] inline const hetsched::planner_entry& default_planner(const plan_arguments& given, const cost_source& source,
                                                                     std::span<const hetsched::planner_entry> table) {
-  const bool money = given.objective == hetsched::plan_objective::cost || !given.frontier.empty();
-  const bool one = given.target && !given.target->several_pipelines;
-  if (!money && (!given.schedule_csv.empty() || source.of_shapes() || one))
+  using hetsched::plan_objective;
+  const bool money = given.objective == plan_objective::cost || !given.frontier.empty();
+  if (!money && !given.schedule_csv.empty())
     for (const auto& entry : table)
       if (entry.one_pipeline) return entry;
-  return table.front();
+  return hetsched::default_planner({.objective = money ? plan_objective::cost : given.objective, .target = given.target},
+                                   source.priced(), table);
 }
 
 /// Reads the target, and takes from it what the command line leaves open.
@@ -138,6 +139,214 @@ inline void take_target(plan_arguments& given, outputs& files) {
   return out;
 }
 
+/// Throws: input_error for options of training beside an objective of inference.
+inline void check_serving(const plan_arguments& given) {
+  for (const auto& [option, asked] :
+       {std::pair{"--without", !given.without.empty()}, std::pair{"--quantile", given.quantile > 0},
+        std::pair{"--sends", !given.sends.empty()}, std::pair{"--device-bias", given.device_bias > 0},
+        std::pair{"--stack", !given.costs.stack.empty()}})
+    if (asked) throw hetsched::input_error(std::string(option) + ": is for training");
+}
+
+/// Throws: input_error for options that do not go with training, or with each other.
+inline void check_training(const plan_arguments& given, const cost_source& source) {
+  using namespace hetsched;
+  if (given.global_batch < 1) throw input_error("--global-batch is required");
+  const bool of_iterations = given.objective == plan_objective::iteration && given.frontier.empty();
+  if (given.quantile > 0 && !of_iterations) throw input_error("--quantile: is of iterations, and knows no money");
+  if (given.device_bias > 0 && !of_iterations) throw input_error("--device-bias: is of iterations, and knows no money");
+  if (given.device_bias > 0 && source.measured())
+    throw input_error("--device-bias: is for costs from datasheets; those of " + given.costs.profile + " are measured");
+}
+
+/// Throws: input_error for options that do not go with the planner.
+inline void check_planner(const plan_arguments& given, const hetsched::planner_entry& planner) {
+  using namespace hetsched;
+  const auto name = std::string(planner.name);
+  if (given.options.published && name != "hetauto" && name != "hexiscale")
+    throw input_error("--search: published is of planners hetauto and hexiscale; this one is " + name);
+  if (given.explain && !planner.explain)
+    throw input_error("--explain: planner " + name + " does not count its space; hetauto and hetauto_exact do");
+}
+
+/// What of --without are devices, not principles of hetauto. Throws: input_error for what is neither.
+[[nodiscard]] inline std::vector<std::string> lost_of(const plan_arguments& given, const hetsched::cluster& hardware,
+                                                      const hetsched::planner_entry& planner) {
+  using hetsched::input_error;
+  std::vector<std::string> lost;
+  for (const auto& name : given.without) {
+    if (name == "consecutive" || name == "uniform") {
+      if (planner.name != "hetauto") throw input_error("--without: " + name + " is a principle of planner hetauto");
+    } else {
+      static_cast<void>(parse_lost(hardware, name));
+      lost.push_back(name);
+    }
+  }
+  if (lost.size() > 1 && !given.out.empty())
+    throw input_error("--out: is for the plan that is left, of one --without; found " + std::to_string(lost.size()));
+  return lost;
+}
+
+/// What the command tells of a plan that it has found.
+struct plan_answer {
+  hetsched::plan best = {};
+  std::string unsure_text = {};  ///< what noise or biased devices make of it
+  nlohmann::ordered_json noise = {}, bias = {};
+  hetsched::send_mode sends = hetsched::send_mode::asynchronous;
+  std::optional<double> held_up_s = {};  ///< an iteration of it whose sends hold ranks up
+  std::vector<std::string> lost = {};
+  std::vector<lesser_plan> lesser = {};  ///< without these
+  std::vector<hetsched::plan> frontier = {};
+  std::string frontier_text = {}, space_text = {};
+};
+
+/// The plan that is asked for, with what noise or biased devices make of it, told in `answer`.
+[[nodiscard]] inline hetsched::outcome<hetsched::plan> search_best(const plan_arguments& given,
+                                                                   const hetsched::planner_entry& planner,
+                                                                   const hetsched::cluster& hardware, const cost_source& source,
+                                                                   progress_line& progress, plan_answer& answer) {
+  using namespace hetsched;
+  if (given.device_bias > 0) {
+    auto unbiased = search_unbiased(given, planner, hardware, source, progress);
+    if (!unbiased) return unbiased.why_not();
+    answer.unsure_text = bias_rows(given, hardware, *unbiased);
+    answer.bias = bias_json(given, *unbiased);
+    return std::move(unbiased->plan);
+  }
+  if (given.quantile == 0) return search(given, planner, hardware, source, progress);
+  std::vector<plan> on_the_way;
+  auto first = given;
+  first.time_budget_s /= 2;  // the rest is for noise
+  auto found = search(first, planner, hardware, source, progress, &on_the_way);
+  if (!found) return found;
+  auto robust = search_robust(given, hardware, source, std::move(on_the_way), progress);
+  if (!robust) return found;
+  answer.unsure_text = robust_rows(given, *robust);
+  answer.noise = {{"quantile", given.quantile},       {"spread", given.jitter},         {"samples", given.samples},
+                  {"quantile_s", robust->quantile_s}, {"fastest_s", robust->fastest_s}, {"plans", robust->plans}};
+  return std::move(robust->plan);
+}
+
+/// Adds pictures, traces and tables of the plan to the files.
+inline void draw(const plan_arguments& given, const hetsched::cluster& hardware, const cost_source& source,
+                 const plan_answer& answer, outputs& files) {
+  using namespace hetsched;
+  const auto& best = answer.best;
+  if (!given.report.empty() || !given.trace.empty()) {
+    auto played = play(best);
+    if (!given.trace.empty()) {
+      std::vector<timeline> all;
+      for (const auto& s : played) all.push_back(s.played.timeline);
+      files.add(given.trace, chrome_trace(side_by_side(all)));
+    }
+    if (!given.report.empty()) {
+      files.add(given.report, plan_page(hardware, best, origin_of(given, source, hardware), std::move(played),
+                                        held_by(given, source, hardware, best), answer.held_up_s));
+    }
+  }
+  if (given.schedule_csv.empty()) return;
+  if (best.pipelines.size() > 1)
+    throw input_error("--schedule-csv: the plan has " + std::to_string(best.pipelines.size()) +
+                      " pipelines, whose schedules plan.json holds");
+  files.add(given.schedule_csv, to_csv(order_of(best.pipelines.front(), {})->order));
+}
+
+/// Searches for the frontier, and adds its picture to the files.
+inline void add_frontier(const plan_arguments& given, const hetsched::planner_entry& planner, const hetsched::cluster& hardware,
+                         const cost_source& source, progress_line& progress, plan_answer& answer, outputs& files) {
+  auto plans = search_frontier(given, planner, hardware, source, answer.best, progress);
+  std::vector<std::optional<double>> sent_s;
+  for (const auto& p : plans) sent_s.push_back(iteration_with_sends(given, hardware, source, p));
+  answer.frontier = as_sent(std::move(plans), sent_s);
+  answer.frontier_text = frontier_text(hardware, answer.frontier, answer.best) + "\n";
+  files.add(given.frontier, frontier_picture(hardware, answer.frontier, answer.best));
+}
+
+[[nodiscard]] inline std::string answer_json(const hetsched::cluster& hardware, const cost_source& source,
+                                             const plan_answer& answer, const outputs& files) {
+  using namespace hetsched;
+  nlohmann::ordered_json out{{"plan", hetsched::detail::document_of(to_json(answer.best, hardware))}};
+  out["like_cases"] = source.like_cases_json(hardware);
+  if (!answer.noise.is_null()) out["noise"] = answer.noise;
+  if (!answer.bias.is_null()) out["device_bias"] = answer.bias;
+  if (answer.held_up_s) {
+    out["sends"] = at(send_modes, answer.sends);
+    out["iteration_with_sends_s"] = *answer.held_up_s;
+  }
+  for (const auto& p : answer.frontier)
+    out["frontier"].push_back({{"iteration_s", p.predicted.iteration_s},
+                               {"cost_per_sample", *p.predicted.cost_per_sample},
+                               {"cost_per_iteration", per_iteration(p, *p.predicted.cost_per_sample)},
+                               {"devices", devices_in_use(hardware, p)}});
+  if (!answer.lost.empty()) out["without"] = what_if_json(hardware, answer.lesser, answer.best, answer.held_up_s);
+  out["files"] = files.paths();
+  return hetsched::detail::dump(out);
+}
+
+/// Prints the answer, and on standard error what to know of it.
+inline void print(const plan_arguments& given, const hetsched::cluster& hardware, const cost_source& source,
+                  const plan_answer& answer, const outputs& files) {
+  const auto& best = answer.best;
+  const auto& held_up_s = answer.held_up_s;
+  if (given.json) {
+    std::cout << answer_json(hardware, source, answer, files) << std::flush;
+  } else {
+    std::cout << answer.frontier_text << answer.space_text << summary(hardware, best, source, held_up_s) << answer.unsure_text
+              << source.held_up_text(answer.sends, held_up_s) << sent_cost_text(best, held_up_s) << files.summary() << std::flush;
+    if (!answer.lost.empty()) std::cout << '\n' << what_if_text(hardware, answer.lesser, best, held_up_s);
+  }
+  for (const auto& remarks : {source.remarks(hardware, best), shared_links(hardware, best)})
+    for (const auto& remark : remarks) std::cerr << "hetsched-plan: " << remark << '\n';
+  if (best.predicted.mfu > 1)
+    std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
+              << best.pipelines.front().microbatch_size << " samples, and to this model?\n";
+  if (interrupted()) std::cerr << "hetsched-plan: stopped by a signal; this is the best plan until then\n";
+}
+
+/// hetsched-plan under an objective of training.
+[[nodiscard]] inline int plan_training(const plan_arguments& given, const hetsched::planner_entry& planner,
+                                       const cost_source& source, const hetsched::cluster& hardware, outputs& files) {
+  using namespace hetsched;
+  plan_answer answer{.lost = lost_of(given, hardware, planner)};
+  check_planner(given, planner);
+  progress_line progress;
+  const auto problem = [&](int size) {
+    return problem_of(request_for(hardware, source.priced(), request_of(given, source, hardware, progress)), size);
+  };
+  if (!given.frontier.empty()) {
+    auto money = problem(1);
+    money.objective = plan_objective::cost;
+    validate(hardware, money);
+  }
+  auto found = search_best(given, planner, hardware, source, progress, answer);
+  if (!found) {
+    const auto& why = found.why_not();
+    const auto ways =
+        why.why == refusal::kind::infeasible && why.reason.find("GiB") != std::string::npos ? source.ways_out() : "";
+    std::cerr << "hetsched-plan: no plan: " << why.reason << (ways.empty() ? "" : " (" + ways + ")") << '\n';
+    return infeasible;
+  }
+  const auto& best = answer.best = *std::move(found);
+  answer.sends = source.sends(given.sends, best);
+  answer.held_up_s = iteration_with_sends(given, hardware, source, best);
+  answer.lesser = plans_without(given, planner, hardware, source, answer.lost);
+  if (const auto* const left = answer.lesser.empty() ? nullptr : &answer.lesser.front();
+      !given.out.empty() && left && !left->found) {
+    std::cerr << "hetsched-plan: no plan without " << left->text << ": " << left->found.why_not().reason << '\n';
+    return infeasible;
+  }
+  if (!given.out.empty()) files.add(given.out, to_json(answer.lesser.empty() ? best : *answer.lesser.front().found, hardware));
+  draw(given, hardware, source, answer, files);
+  if (!given.frontier.empty()) add_frontier(given, planner, hardware, source, progress, answer, files);
+  files.write();
+  if (given.explain) {
+    const int size = best.pipelines.front().microbatch_size;
+    answer.space_text = planner.explain(hardware, source.costs(hardware, size), problem(size), source.part_count()) + "\n";
+  }
+  print(given, hardware, source, answer, files);
+  return done;
+}
+
 [[nodiscard]] inline int plan_command(plan_arguments given, std::span<const hetsched::planner_entry> table) {
   using namespace hetsched;
   const auto* named = given.planner.empty() ? nullptr : &find_planner(table, given.planner);
@@ -157,160 +366,22 @@ inline void take_target(plan_arguments& given, outputs& files) {
   const cost_source source(given.costs, given.model, file.stack);
   const auto hardware = source.anchored(file);
   source.check_calibrations(hardware);
-  for (const auto& text : source.anchor_warnings(file, hardware)) std::cerr << "hetsched-plan: " << text << '\n';
   const bool serves = is_inference(given.objective);
   if (serves) given.serving.products = source.products(given.products);
-  for (const auto& text :
-       serves ? source.warnings(hardware, source.precision_text(hardware, given.serving.products)) : source.warnings(hardware))
-    std::cerr << "hetsched-plan: " << text << '\n';
+  const auto precision = serves ? source.precision_text(hardware, given.serving.products) : source.precision_text(hardware);
+  for (const auto& texts : {source.anchor_warnings(file, hardware), source.warnings(hardware, precision)})
+    for (const auto& text : texts) std::cerr << "hetsched-plan: " << text << '\n';
   if (serves) {
-    if (!given.without.empty()) throw input_error("--without: is for training");
-    if (given.quantile > 0) throw input_error("--quantile: is for training");
-    if (!given.sends.empty()) throw input_error("--sends: is for training");
-    if (given.device_bias > 0) throw input_error("--device-bias: is for training");
-    if (!given.costs.stack.empty()) throw input_error("--stack: is for training");
+    check_serving(given);
     return plan_serving(given, source, hardware, files);
   }
-  if (given.global_batch < 1) throw input_error("--global-batch is required");
-  if (given.quantile > 0 && (given.objective != plan_objective::iteration || !given.frontier.empty()))
-    throw input_error("--quantile: is of iterations, and knows no money");
-  if (given.device_bias > 0 && (given.objective != plan_objective::iteration || !given.frontier.empty()))
-    throw input_error("--device-bias: is of iterations, and knows no money");
-  if (given.device_bias > 0 && source.measured())
-    throw input_error("--device-bias: is for costs from datasheets; those of " + given.costs.profile + " are measured");
+  check_training(given, source);
   const auto& planner = named ? *named : default_planner(given, source, table);
   if (!given.frontier.empty() && !planner.frontier)
     throw input_error("--frontier: planner " + std::string(planner.name) + " does not know money; parallel_pipelines does");
   if (given.serving.weight_bits > 0 || given.serving.cache_bits > 0 || !given.products.empty())
     throw input_error("--weight-bits, --cache-bits and --products are of inference: --objective latency or throughput");
-  std::vector<std::string> lost;
-  for (const auto& name : given.without) {
-    if (name == "consecutive" || name == "uniform") {
-      if (planner.name != "hetauto") throw input_error("--without: " + name + " is a principle of planner hetauto");
-    } else {
-      static_cast<void>(parse_lost(hardware, name));
-      lost.push_back(name);
-    }
-  }
-  if (lost.size() > 1 && !given.out.empty())
-    throw input_error("--out: is for the plan that is left, of one --without; found " + std::to_string(lost.size()));
-  if (given.options.published && planner.name != "hetauto" && planner.name != "hexiscale")
-    throw input_error("--search: published is of planners hetauto and hexiscale; this one is " + std::string(planner.name));
-  if (given.explain && !planner.explain)
-    throw input_error("--explain: planner " + std::string(planner.name) +
-                      " does not count its space; hetauto and hetauto_exact do");
-  progress_line progress;
-  if (!given.frontier.empty()) {
-    auto money = problem_of(request_of(given, source, hardware, progress), 1);
-    money.objective = plan_objective::cost;
-    validate(hardware, money);
-  }
-  std::vector<plan> on_the_way;
-  auto first = given;
-  if (given.quantile > 0) first.time_budget_s /= 2;  // the rest is for noise
-  std::string robust_text;
-  nlohmann::ordered_json noise, bias;
-  auto found = [&]() -> outcome<plan> {
-    if (given.device_bias == 0)
-      return search(first, planner, hardware, source, progress, given.quantile > 0 ? &on_the_way : nullptr);
-    auto unbiased = search_unbiased(given, planner, hardware, source, progress);
-    if (!unbiased) return unbiased.why_not();
-    robust_text = bias_rows(given, hardware, *unbiased);
-    bias = bias_json(given, *unbiased);
-    return std::move(unbiased->plan);
-  }();
-  if (found && given.quantile > 0) {
-    auto robust = search_robust(given, hardware, source, std::move(on_the_way), progress);
-    if (robust) {
-      robust_text = robust_rows(given, *robust);
-      noise = {{"quantile", given.quantile},       {"spread", given.jitter},         {"samples", given.samples},
-               {"quantile_s", robust->quantile_s}, {"fastest_s", robust->fastest_s}, {"plans", robust->plans}};
-      found = std::move(robust->plan);
-    }
-  }
-  if (!found) {
-    const auto& why = found.why_not();
-    const auto ways =
-        why.why == refusal::kind::infeasible && why.reason.find("GiB") != std::string::npos ? source.ways_out() : "";
-    std::cerr << "hetsched-plan: no plan: " << why.reason << (ways.empty() ? "" : " (" + ways + ")") << '\n';
-    return infeasible;
-  }
-  const auto& best = *found;
-  const auto sends = source.sends(given.sends, best);
-  const auto held_up_s = iteration_with_sends(sends, hardware, source, best, given.options.epsilon);
-  const auto lesser = plans_without(given, planner, hardware, source, lost);
-  if (!given.out.empty() && !lesser.empty() && !lesser.front().found) {
-    std::cerr << "hetsched-plan: no plan without " << lesser.front().text << ": " << lesser.front().found.why_not().reason
-              << '\n';
-    return infeasible;
-  }
-  files.add(given.out, to_json(lesser.empty() ? best : *lesser.front().found, hardware));
-  if (!given.report.empty() || !given.trace.empty()) {
-    auto played = play(best);
-    if (!given.trace.empty()) {
-      std::vector<timeline> all;
-      for (const auto& s : played) all.push_back(s.played.timeline);
-      files.add(given.trace, chrome_trace(side_by_side(all)));
-    }
-    if (!given.report.empty()) {
-      files.add(given.report, plan_page(hardware, best, origin_of(given, source, hardware), std::move(played),
-                                        held_by(given, source, hardware, best), held_up_s));
-    }
-  }
-  if (!given.schedule_csv.empty()) {
-    if (best.pipelines.size() > 1)
-      throw input_error("--schedule-csv: the plan has " + std::to_string(best.pipelines.size()) +
-                        " pipelines, whose schedules plan.json holds");
-    files.add(given.schedule_csv, to_csv(order_of(best.pipelines.front(), {})->order));
-  }
-  std::string frontier;
-  std::vector<plan> on_frontier;
-  if (!given.frontier.empty()) {
-    on_frontier = search_frontier(given, planner, hardware, source, best, progress);
-    std::vector<std::optional<double>> sent_s;
-    for (const auto& p : on_frontier)
-      sent_s.push_back(iteration_with_sends(source.sends(given.sends, p), hardware, source, p, given.options.epsilon));
-    const auto& plans = on_frontier = as_sent(std::move(on_frontier), sent_s);
-    frontier = frontier_text(hardware, plans, best) + "\n";
-    files.add(given.frontier, frontier_picture(hardware, plans, best));
-  }
-  files.write();
-  std::string space;
-  if (given.explain) {
-    const int size = best.pipelines.front().microbatch_size;
-    space = planner.explain(hardware, source.costs(hardware, size),
-                            problem_of(request_of(given, source, hardware, progress), size), source.part_count()) +
-            "\n";
-  }
-  if (given.json) {
-    nlohmann::ordered_json out{{"plan", hetsched::detail::document_of(to_json(best, hardware))}};
-    out["like_cases"] = source.like_cases_json(hardware);
-    if (!noise.is_null()) out["noise"] = std::move(noise);
-    if (!bias.is_null()) out["device_bias"] = std::move(bias);
-    if (held_up_s) {
-      out["sends"] = at(send_modes, sends);
-      out["iteration_with_sends_s"] = *held_up_s;
-    }
-    for (const auto& p : on_frontier)
-      out["frontier"].push_back({{"iteration_s", p.predicted.iteration_s},
-                                 {"cost_per_sample", *p.predicted.cost_per_sample},
-                                 {"cost_per_iteration", per_iteration(p, *p.predicted.cost_per_sample)},
-                                 {"devices", devices_in_use(hardware, p)}});
-    if (!lost.empty()) out["without"] = what_if_json(hardware, lesser, best, held_up_s);
-    out["files"] = files.paths();
-    std::cout << hetsched::detail::dump(out) << std::flush;
-  } else {
-    std::cout << frontier << space << summary(hardware, best, source, held_up_s) << robust_text
-              << source.held_up_text(sends, held_up_s) << sent_cost_text(best, held_up_s) << files.summary() << std::flush;
-    if (!lost.empty()) std::cout << '\n' << what_if_text(hardware, lesser, best, held_up_s);
-  }
-  for (const auto& remarks : {source.remarks(hardware, best), shared_links(hardware, best)})
-    for (const auto& remark : remarks) std::cerr << "hetsched-plan: " << remark << '\n';
-  if (best.predicted.mfu > 1)
-    std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
-              << best.pipelines.front().microbatch_size << " samples, and to this model?\n";
-  if (interrupted()) std::cerr << "hetsched-plan: stopped by a signal; this is the best plan until then\n";
-  return done;
+  return plan_training(given, planner, source, hardware, files);
 }
 
 /// Options that say how to search.
@@ -343,44 +414,8 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
       ->capture_default_str();
 }
 
-/// The whole program.
-[[nodiscard]] inline int plan_main(int argc, char** argv, std::span<const hetsched::planner_entry> table) {
-  application app(command::about("hetsched-plan"), "hetsched-plan");
-  app.footer(
-      "hetsched-plan --cluster cluster.json --model model.json --global-batch 256 --out plan.json\n"
-      "hetsched-plan --cluster cluster.json --profile profile.json --global-batch 256 --report plan.html");
-  plan_arguments given;
-  app.add_option("--cluster", given.cluster, "cluster.json: what hardware there is")->required();
-  app.add_option("--model", given.model,
-                 "model.json or a Hugging Face config.json: what is trained; with --profile only for the MFU");
-  given.costs.add_options(app, true);
-  app.add_option("--global-batch", given.global_batch, "samples per iteration; required for training")
-      ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--microbatch-size", given.microbatch_size,
-                 "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
-  std::vector<std::string> target_names;
-  for (const auto& t : hetsched::plan_targets()) target_names.push_back(t.name);
-  app.add_option("--for", given.target_name,
-                 "the program that is to run the plan, among whose plans the best is searched for, priced as it runs them: " +
-                     listed(target_names) + ", or a target.json");
-  std::string planners;
-  std::vector<std::string> planner_names, schedule_names{std::string(hetsched::auto_schedule_name)};
-  for (const auto& entry : table) {
-    planners += (planners.empty() ? "" : "; ") + std::string(entry.name) + ": " + std::string(entry.what);
-    planner_names.emplace_back(entry.name);
-  }
-  for (const auto name : hetsched::schedule_names()) schedule_names.emplace_back(name);
-  app.add_option("--planner", given.planner, planners)->type_name(words_type(planner_names));
-  static const std::map<std::string, hetsched::plan_objective> objectives{{"iteration", hetsched::plan_objective::iteration},
-                                                                          {"cost", hetsched::plan_objective::cost},
-                                                                          {"latency", hetsched::plan_objective::latency},
-                                                                          {"throughput", hetsched::plan_objective::throughput}};
-  app.add_option("--objective", given.objective,
-                 "iteration: the shortest; cost: the least money per sample, from the price_per_hour of devices or the "
-                 "price_per_node_hour of nodes; for inference "
-                 "latency: the soonest answer, or throughput: the most requests")
-      ->transform(CLI::Transformer(objectives).description(""))
-      ->transform(one_of(objectives));
+/// Options of requests and the model that serves them.
+inline void add_inference_options(CLI::App& app, plan_arguments& given) {
   const auto tokens = CLI::Range(1, 1 << 23);
   app.add_option("--prompt-tokens", given.serving.prompt_tokens, "inference: of a request")->check(tokens)->capture_default_str();
   app.add_option("--output-tokens", given.serving.output_tokens, "inference: made for a request")
@@ -402,27 +437,10 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
                  "inference: batches whose caches are held at once (1; for throughput as many as are best)")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--stages", given.options.stages, "placement: how many; else as many as are best")->check(CLI::Range(1, 4096));
-  app.add_option("--deadline", given.deadline_s, "with --objective cost: seconds that an iteration may take")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--frontier", given.frontier,
-                 "picture (SVG) to write of time against cost: the cheapest plan for every deadline; also printed as a table");
-  app.add_option("--schedule", given.schedule,
-                 "what the planned stages run, and what hetauto plans for, if it is of the 1F1B family; auto: the best that is "
-                 "found; else the rule of --warmup")
-      ->type_name(words_type(schedule_names));
-  app.add_option("--schedule-csv", given.schedule_csv, "the schedule to write, one row per stage");
-  app.add_option("--sends", given.sends,
-                 "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (the stack's)")
-      ->check(CLI::IsMember({"asynchronous", "grouped", "blocking"}));
-  add_search_options(app, given);
-  app.add_option(
-         "--without", given.without,
-         "SUBCLUSTER, SUBCLUSTER:N or SUBCLUSTER:all: also plans without one, N or all of its devices, and prints what that "
-         "costs and the plan that is left, which --out then writes; or, with hetauto, "
-         "a principle to do without: consecutive (a subcluster's stages follow each other), uniform (they have one placement)")
-      ->delimiter(',');
-  app.add_flag("--explain", given.explain,
-               "hetauto, hetauto_exact: how many plans there are, and how many each principle leaves");
+}
+
+/// Options that say how sure prices and times are.
+inline void add_doubt_options(CLI::App& app, plan_arguments& given) {
   const auto quantile =
       app.add_option("--quantile", given.quantile,
                      "share of iterations, such as 0.9, that are to be as short as possible where ranks and links "
@@ -443,6 +461,75 @@ inline void add_search_options(CLI::App& app, plan_arguments& given) {
                  "least to the best one, and which device to measure")
       ->check(CLI::Range(0.01, 0.9))
       ->excludes(quantile);
+}
+
+/// Options of who plans, for which program, and to which end.
+inline void add_planner_options(CLI::App& app, plan_arguments& given, std::span<const hetsched::planner_entry> table) {
+  std::vector<std::string> target_names;
+  for (const auto& t : hetsched::plan_targets()) target_names.push_back(t.name);
+  app.add_option("--for", given.target_name,
+                 "the program that is to run the plan, among whose plans the best is searched for, priced as it runs them: " +
+                     listed(target_names) + ", or a target.json");
+  std::string planners;
+  std::vector<std::string> planner_names;
+  for (const auto& entry : table) {
+    planners += (planners.empty() ? "" : "; ") + std::string(entry.name) + ": " + std::string(entry.what);
+    planner_names.emplace_back(entry.name);
+  }
+  app.add_option("--planner", given.planner, planners)->type_name(words_type(planner_names));
+  static const std::map<std::string, hetsched::plan_objective> objectives{{"iteration", hetsched::plan_objective::iteration},
+                                                                          {"cost", hetsched::plan_objective::cost},
+                                                                          {"latency", hetsched::plan_objective::latency},
+                                                                          {"throughput", hetsched::plan_objective::throughput}};
+  app.add_option("--objective", given.objective,
+                 "iteration: the shortest; cost: the least money per sample, from the price_per_hour of devices or the "
+                 "price_per_node_hour of nodes; for inference "
+                 "latency: the soonest answer, or throughput: the most requests")
+      ->transform(CLI::Transformer(objectives).description(""))
+      ->transform(one_of(objectives));
+}
+
+/// The whole program.
+[[nodiscard]] inline int plan_main(int argc, char** argv, std::span<const hetsched::planner_entry> table) {
+  application app(command::about("hetsched-plan"), "hetsched-plan");
+  app.footer(
+      "hetsched-plan --cluster cluster.json --model model.json --global-batch 256 --out plan.json\n"
+      "hetsched-plan --cluster cluster.json --profile profile.json --global-batch 256 --report plan.html");
+  plan_arguments given;
+  app.add_option("--cluster", given.cluster, "cluster.json: what hardware there is")->required();
+  app.add_option("--model", given.model,
+                 "model.json or a Hugging Face config.json: what is trained; with --profile only for the MFU");
+  given.costs.add_options(app, true);
+  app.add_option("--global-batch", given.global_batch, "samples per iteration; required for training")
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--microbatch-size", given.microbatch_size,
+                 "samples per microbatch, or auto: the best divisor of the batch (default; with a profile of version 1: 1)");
+  add_planner_options(app, given, table);
+  add_inference_options(app, given);
+  app.add_option("--deadline", given.deadline_s, "with --objective cost: seconds that an iteration may take")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--frontier", given.frontier,
+                 "picture (SVG) to write of time against cost: the cheapest plan for every deadline; also printed as a table");
+  std::vector<std::string> schedule_names{std::string(hetsched::auto_schedule_name)};
+  for (const auto name : hetsched::schedule_names()) schedule_names.emplace_back(name);
+  app.add_option("--schedule", given.schedule,
+                 "what the planned stages run, and what hetauto plans for, if it is of the 1F1B family; auto: the best that is "
+                 "found; else the rule of --warmup")
+      ->type_name(words_type(schedule_names));
+  app.add_option("--schedule-csv", given.schedule_csv, "the schedule to write, one row per stage");
+  app.add_option("--sends", given.sends,
+                 "also the iteration of ranks that wait for what they send: grouped, or one by one, blocking (the stack's)")
+      ->check(CLI::IsMember({"asynchronous", "grouped", "blocking"}));
+  add_search_options(app, given);
+  app.add_option(
+         "--without", given.without,
+         "SUBCLUSTER, SUBCLUSTER:N or SUBCLUSTER:all: also plans without one, N or all of its devices, and prints what that "
+         "costs and the plan that is left, which --out then writes; or, with hetauto, "
+         "a principle to do without: consecutive (a subcluster's stages follow each other), uniform (they have one placement)")
+      ->delimiter(',');
+  app.add_flag("--explain", given.explain,
+               "hetauto, hetauto_exact: how many plans there are, and how many each principle leaves");
+  add_doubt_options(app, given);
   app.add_option("--out", given.out, "plan.json to write");
   app.add_option("--report", given.report, "HTML report to write");
   app.add_option("--trace", given.trace, "Chrome trace to write (for ui.perfetto.dev)");

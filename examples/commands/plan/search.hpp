@@ -6,9 +6,6 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -61,11 +58,11 @@ struct plan_arguments {
          source.text(hardware, trained) + "; " + cases_text(source.like_cases(hardware, trained)) + ")";
 }
 
-/// The size that --microbatch-size names; 0 for all divisors of the batch.
+/// The size that --microbatch-size names; 0 for all that there are.
 [[nodiscard]] inline int fixed_microbatch_size(const plan_arguments& given, const cost_source& source) {
   using hetsched::input_error;
   const auto& text = given.microbatch_size;
-  if (text.empty()) return source.of_shapes() ? 1 : 0;
+  if (text.empty()) return 0;
   if (text == "auto") {
     if (source.of_shapes())
       throw input_error(
@@ -82,36 +79,13 @@ struct plan_arguments {
   return size;
 }
 
-/// The costs of a model on a cluster, by microbatch size, each made once; copies share them, also between threads.
-class sized_costs {
- public:
-  /// Requires: both outlive this.
-  sized_costs(const hetsched::cluster& hardware, const cost_source& source)
-      : hardware_(&hardware), source_(&source), made_(std::make_shared<shared>()) {}
-  const hetsched::any_cost_model& operator()(int size) const {
-    const std::lock_guard lock(made_->one_at_a_time);
-    const auto known = made_->by_size.find(size);
-    return known != made_->by_size.end() ? known->second
-                                         : made_->by_size.emplace(size, source_->costs(*hardware_, size)).first->second;
-  }
-
- private:
-  struct shared {
-    std::mutex one_at_a_time;
-    std::map<int, hetsched::any_cost_model> by_size;
-  };
-  const hetsched::cluster* hardware_;
-  const cost_source* source_;
-  std::shared_ptr<shared> made_;
-};
-
 /// What fills the memory of every stage of every pipeline of a plan.
 [[nodiscard]] inline std::vector<std::vector<hetsched::memory_use>> held_by(const plan_arguments& given,
                                                                             const cost_source& source,
                                                                             const hetsched::cluster& hardware,
                                                                             const hetsched::plan& p) {
   std::vector<std::vector<hetsched::memory_use>> held;
-  const auto judged = evaluate(hardware, sized_costs(hardware, source), p, {.epsilon = given.options.epsilon});
+  const auto judged = evaluate(hardware, costs_on(hardware, source.priced()), p, {.epsilon = given.options.epsilon});
   if (!judged) return held;
   for (const auto& line : judged->pipelines) {
     held.emplace_back();
@@ -120,15 +94,19 @@ class sized_costs {
   return held;
 }
 
-/// The iteration of ranks that wait for what they send, if they do.
-[[nodiscard]] inline std::optional<double> iteration_with_sends(hetsched::send_mode sends, const hetsched::cluster& hardware,
-                                                                const cost_source& source, const hetsched::plan& p,
-                                                                double epsilon) {
+/// How a search judges plans, whose figures then are those of its plans.
+[[nodiscard]] inline hetsched::evaluate_options judging(const plan_arguments& given, const cost_source& source) {
+  return {
+      .flops_per_sample = flops_per_sample(source.priced()), .arithmetic = source.precision(), .epsilon = given.options.epsilon};
+}
+
+/// The iteration of a plan whose ranks wait for what they send, as is asked for or as the stack does, if they wait.
+[[nodiscard]] inline std::optional<double> iteration_with_sends(const plan_arguments& given, const hetsched::cluster& hardware,
+                                                                const cost_source& source, const hetsched::plan& p) {
   using namespace hetsched;
+  const auto sends = source.sends(given.sends, p);
   if (sends == send_mode::asynchronous) return std::nullopt;
-  const costs_by_size costs = [&](int size) { return source.costs(hardware, size); };
-  const auto judged = evaluate(
-      hardware, costs, p, {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = epsilon});
+  const auto judged = evaluate(hardware, costs_on(hardware, source.priced()), p, judging(given, source));
   if (!judged) throw input_error("--sends: " + judged.why_not().reason);
   return iteration_under(*judged, sends);
 }
@@ -168,7 +146,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   progress.show(done, text);
 }
 
-/// What the library is asked for. Requires: all but the planner outlive it.
+/// What the library is asked for, but for what costs tell. Requires: all outlive it.
 [[nodiscard]] inline hetsched::plan_request request_of(const plan_arguments& given, const cost_source& source,
                                                        const hetsched::cluster& hardware, progress_line& progress) {
   using namespace hetsched;
@@ -179,12 +157,8 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   request.how = given.options;
   request.device_bias = given.device_bias;
   request.sends = source.trainer_sends(given.sends);
-  request.costs_on = [&](const hetsched::cluster& turned) -> costs_by_size { return sized_costs(turned, source); };
   request.use_all_devices = given.use_all_devices;
   request.mixed_stages = given.mixed_stages;
-  request.arithmetic = source.precision();
-  request.flops_per_sample = source.flops_per_sample();
-  request.setting = source.setting(hardware);
   request.target = given.target;
   request.lacks = [&](int size) { return source.lacks(hardware, size); };
   request.progress = [&, objective = given.objective](const find_progress& at) {
@@ -212,7 +186,7 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   listen_to_signals();
   auto request = request_of(given, source, hardware, progress);
   if (all) request.met = [all](const hetsched::plan& p) { all->push_back(p); };
-  return find_plan(hardware, sized_costs(hardware, source), request, planner);
+  return find_plan(hardware, source.priced(), request, planner);
 }
 
 /// The plan that loses least where kinds of devices are faster or slower than priced.
@@ -228,7 +202,8 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
     return !interrupted() && (given.time_budget_s < 0 ||
                               progress.elapsed_s() <= given.time_budget_s * (1 + static_cast<double>(searched)) / shares);
   };
-  return find_unbiased_plan(hardware, request_of(given, source, hardware, progress), planner, go_on);
+  const auto request = request_for(hardware, source.priced(), request_of(given, source, hardware, progress));
+  return find_unbiased_plan(hardware, request, planner, go_on);
 }
 
 /// The plan whose quantile of noisy iterations is least, from those that the search has found on.
@@ -241,16 +216,15 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
   robust_options options{
       .share = given.quantile, .spread = given.jitter, .samples = given.samples, .seed = given.options.seed + 1};
   options.sends = source.trainer_sends(given.sends);
-  options.how = {
-      .flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision(), .epsilon = given.options.epsilon};
+  options.how = judging(given, source);
   options.go_on = [&](int looked_at, double best_s) {
     if (progress.due())
       progress.show(0, "noise: " + std::to_string(looked_at) + " plans, best " + format_percent(given.quantile) + " quantile " +
                            format_seconds(best_s));
     return in_time(given, progress);
   };
-  auto found = most_robust_plan(hardware, sized_costs(hardware, source), std::move(plans), options);
-  if (found) found->plan.setting = source.setting(hardware);
+  auto found = most_robust_plan(hardware, costs_on(hardware, source.priced()), std::move(plans), options);
+  if (found) found->plan.setting = setting_of(hardware, source.priced());
   return found;
 }
 
@@ -259,14 +233,14 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
                                                                  const hetsched::planner_entry& planner,
                                                                  const hetsched::cluster& hardware, const cost_source& source,
                                                                  const hetsched::plan& known, progress_line& progress) {
-  auto request = request_of(given, source, hardware, progress);
+  auto request = request_for(hardware, source.priced(), request_of(given, source, hardware, progress));
   request.go_on = [&] { return in_time(given, progress); };  // nothing is searched for after it
   request.progress = [&](const hetsched::find_progress& at) {
     if (progress.due())
       progress.show(0, "frontier, microbatch size " + std::to_string(at.microbatch_size) + ": " +
                            std::to_string(at.search.steps) + " " + std::string(at.search.unit));
   };
-  return find_frontier(hardware, sized_costs(hardware, source), request, planner, known);
+  return find_frontier(hardware, costs_on(hardware, source.priced()), request, planner, known);
 }
 
 }  // namespace command

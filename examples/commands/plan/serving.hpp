@@ -118,10 +118,10 @@ template <class Costs>
          format_table({"batches", in_flight, ""}, figures);
 }
 
-/// hetsched-plan under an objective of inference, with costs of that.
+/// The stages that serve best; where a search was ended before it found any, what is soon found.
 template <class Costs>
-[[nodiscard]] int plan_serving(const plan_arguments& given, const cost_source& source, const Costs& costs,
-                               const hetsched::cluster& hardware, outputs& files) {
+[[nodiscard]] hetsched::outcome<hetsched::inference_plan> search_serving(const plan_arguments& given, const Costs& costs,
+                                                                         const hetsched::cluster& hardware) {
   using namespace hetsched;
   listen_to_signals();
   progress_line progress;
@@ -161,6 +161,15 @@ template <class Costs>
       if (!next) break;
       if (objective_of(*next) < objective_of(*found)) found = std::move(next);
     }
+  return found;
+}
+
+/// hetsched-plan under an objective of inference, with costs of that.
+template <class Costs>
+[[nodiscard]] int plan_serving(const plan_arguments& given, const cost_source& source, const Costs& costs,
+                               const hetsched::cluster& hardware, outputs& files) {
+  using namespace hetsched;
+  auto found = search_serving(given, costs, hardware);
   if (!found) {
     std::string way_out;
     if constexpr (inference_costs<Costs>)
@@ -169,7 +178,7 @@ template <class Costs>
     std::cerr << "hetsched-plan: no plan: " << found.why_not().reason << way_out << '\n';
     return infeasible;
   }
-  found->setting = source.setting(hardware);
+  found->setting = setting_of(hardware, source.priced());
   found->setting.stack.reset();
   found->setting.further_tokens = 0;  // engines make a token at a time
   if constexpr (inference_costs<Costs>) found->setting.sequence = given.serving.prompt_tokens + given.serving.output_tokens;

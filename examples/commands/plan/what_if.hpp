@@ -15,11 +15,12 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/without_devices.hpp>
 #include <hetsched/core/error.hpp>
-#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/core/index.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/json_reader.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/planners/find_plan.hpp>
 
 #include "../names.hpp"
 #include "pages.hpp"
@@ -65,49 +66,24 @@ struct lesser_plan {
   return p.objective == hetsched::plan_objective::iteration && held_up_s ? *held_up_s : hetsched::objective_of(p);
 }
 
-/// A plan for the cluster that without_devices leaves, for the whole cluster; as evaluate has it there.
-[[nodiscard]] inline hetsched::plan on_whole_cluster(const hetsched::cluster& whole, const hetsched::cluster& left,
-                                                     const hetsched::lost_devices& lost, hetsched::plan p,
-                                                     const cost_source& source) {
-  const auto& s = whole.subclusters[static_cast<std::size_t>(lost.subcluster)];
-  const int before_rest = (s.device_count() - lost.count) / s.devices_per_node * s.devices_per_node;
-  for (auto& line : p.pipelines)
-    for (auto& stage : line.stages)
-      for (auto& g : stage.devices) {
-        const auto position = whole.find(left.subclusters[static_cast<std::size_t>(g.mesh.subcluster)].name);
-        if (!position) g.first_device += before_rest;  // what is left of a node
-        g.mesh.subcluster = position.value_or(lost.subcluster);
-      }
-  auto judged = evaluate(whole, [&](int size) { return source.costs(whole, size); }, p,
-                         {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision()});
-  if (!judged) return p;
-  // The evidence is of the cluster without the devices.
-  judged->plan.evidence = p.evidence;
-  if (p.evidence) judged->plan.evidence->objective_value = objective_of(judged->plan);
-  return std::move(judged->plan);
-}
-
+/// The best plans without what is told, each found in the whole time.
 [[nodiscard]] inline std::vector<lesser_plan> plans_without(const plan_arguments& given, const hetsched::planner_entry& planner,
                                                             const hetsched::cluster& hardware, const cost_source& source,
                                                             const std::vector<std::string>& without) {
-  using hetsched::refusal;
   std::vector<lesser_plan> plans;
   for (const auto& text : without) {
     const auto lost = parse_lost(hardware, text);
-    const auto fewer = without_devices(hardware, lost);
-    const auto& of = hardware.subclusters[static_cast<std::size_t>(lost.subcluster)];
+    const auto& of = hetsched::at(hardware.subclusters, lost.subcluster);
     const auto count = std::to_string(lost.count);
-    progress_line progress;  // each search has the whole budget
+    const auto left = without_devices(hardware, lost);
+    progress_line progress;
+    const auto request = request_for(left, source.priced(), request_of(given, source, left, progress));
+    auto found = find_plan_without(hardware, lost, request, planner);
+    const auto held_up_s = found ? iteration_with_sends(given, hardware, source, *found) : std::nullopt;
     plans.push_back(
         {count + " " + of.name,
          count + " of " + std::to_string(of.device_count()) + (of.device_count() == 1 ? " device of " : " devices of ") + of.name,
-         fewer.subclusters.empty() ? refusal{refusal::kind::infeasible, "no devices are left"}
-                                   : search(given, planner, fewer, source, progress)});
-    auto& left = plans.back();
-    if (!left.found) continue;
-    left.found = on_whole_cluster(hardware, fewer, lost, *std::move(left.found), source);
-    left.held_up_s =
-        iteration_with_sends(source.sends(given.sends, *left.found), hardware, source, *left.found, given.options.epsilon);
+         std::move(found), held_up_s});
   }
   return plans;
 }

@@ -336,7 +336,7 @@ inline int plan_command(plan_arguments given) {
     };
     try {
       return evaluate(on, costs_for, judged.planned,
-                      {.flops_per_sample = source.flops_per_sample(), .arithmetic = source.precision()});
+                      {.flops_per_sample = flops_per_sample(source.priced()), .arithmetic = source.precision()});
     } catch (const file_error&) {
       throw;
     } catch (const input_error& wrong) {
@@ -350,7 +350,7 @@ inline int plan_command(plan_arguments given) {
     return command::infeasible;
   }
   judged.now = *std::move(found);
-  judged.now.plan.setting = source.setting(hardware);
+  judged.now.plan.setting = setting_of(hardware, source.priced());
   judged.sends = source.sends(given.sends, judged.now.plan);
   if (judged.sends != send_mode::asynchronous) judged.held_up_s = iteration_under(judged.now, judged.sends);
   if (const auto alone = judge(with_free_links(hardware))) judged.parts = break_down(hardware, judged.now, *alone);
@@ -358,7 +358,7 @@ inline int plan_command(plan_arguments given) {
   files.write();
   const auto names = subcluster_names(hardware);
   if (given.json)
-    std::cout << to_json(judged, source.name(hardware), source.like_cases_json(hardware), names).dump() << '\n';
+    std::cout << to_json(judged, judged.now.plan.setting.costs, source.like_cases_json(hardware), names).dump() << '\n';
   else
     std::cout << pages(judged, source.text(hardware), cases_text(source.like_cases(hardware)), source.measured(), names)
               << source.held_up_text(judged.sends, judged.held_up_s) << files.summary();

@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/cluster/without_devices.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/models/training_costs.hpp>
@@ -16,6 +18,7 @@
 #include <hetsched/model/transformer.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/plan_request.hpp>
+#include <hetsched/planners/priced_model.hpp>
 #include <hetsched/planners/table.hpp>
 #include <hetsched/search/problem.hpp>
 
@@ -38,9 +41,14 @@ namespace hetsched {
 ///     if (!found) std::puts(found.why_not().reason.c_str());
 [[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request);
 
-/// The same of a transformer, by formulas: the request's arithmetic, flops_per_sample and setting are the model's, which is cut
-/// between blocks where the target does so, and the batch the request's unless options tell one. Priced by options.stack, also
-/// for a target that has another one. Throws: also as training_costs. Example:
+/// The same of a model and what it is priced by: what hetsched-plan does with its files. The request is that of request_for, and
+/// its planner, unless it names one, default_planner's. Throws: also as costs_on of a priced_model. Example:
+///     const priced_model measured{.instead = read_profile("profile.json"), .profile_name = "profile.json"};
+///     const auto found = find_plan(hardware, measured, {.global_batch = 256});
+[[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const priced_model& model, const plan_request& request);
+
+/// The same of a transformer, by formulas: a priced_model of these options, cut between blocks where the target does so. Priced
+/// by options.stack, also for a target that has another one. Throws: also as training_costs. Example:
 ///     const auto found = find_plan(hardware, model, {.global_batch = 256}, {.precision = precision::bf16});
 [[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const transformer& model, plan_request request,
                                       const training_cost_options& options = {});
@@ -48,6 +56,33 @@ namespace hetsched {
 /// The same by a planner of another table; request.planner is not looked at.
 [[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                       const planner_entry& planner);
+[[nodiscard]] outcome<plan> find_plan(const cluster& hardware, const priced_model& model, const plan_request& request,
+                                      const planner_entry& planner);
+
+/// A request with what the costs tell: arithmetic, flops_per_sample and setting are the model's. Unless the request tells them,
+/// so are costs_on and lacks, and the microbatch size is 1 where a profile knows one only. Costs are of the request's batch
+/// unless the model's options tell one. Throws: as setting_of.
+[[nodiscard]] plan_request request_for(const cluster& hardware, const priced_model& model, plan_request request);
+
+/// The planner for a request that names none: the first of the table. The first one that makes one pipeline, where the target
+/// takes no other, and where the costs do not say what several add up; but for these not where money counts, which it does not
+/// know. Requires: the table is not empty.
+[[nodiscard]] const planner_entry& default_planner(const plan_request& request, const priced_model& model,
+                                                   std::span<const planner_entry> table = planners());
+
+/// What is best with some devices less: a plan for what without_devices leaves, told by the whole cluster, whose last devices of
+/// that subcluster stand idle, and as evaluate has it there. Its evidence is of the search without the devices. Returns: else why
+/// there is none, also where no devices are left. Throws: as without_devices and find_plan. Example:
+///     const auto all = find_plan(hardware, model, request);
+///     const auto left = find_plan_without(hardware, {.subcluster = 0, .count = 2}, model, request);
+///     if (all && left) std::printf("%.1f %% longer\n", 100 * (objective_of(*left) / objective_of(*all) - 1));
+[[nodiscard]] outcome<plan> find_plan_without(const cluster& hardware, const lost_devices& lost, const priced_model& model,
+                                              const plan_request& request);
+
+/// The same by costs of one's own and a planner of another table. The request is one for the devices that are left.
+/// Requires: request.costs_on is given.
+[[nodiscard]] outcome<plan> find_plan_without(const cluster& hardware, const lost_devices& lost, const plan_request& request,
+                                              const planner_entry& planner);
 
 /// Plans from the fastest to the cheapest of all microbatch sizes together, of which none is both slower and dearer than another;
 /// `known`, one that is known already, is among them where it belongs there. Where request.sends hold ranks up, plans take and

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -119,10 +120,15 @@ namespace detail {
   return names(planners_and_baselines()) && !names(planners());
 }
 
-[[nodiscard]] inline const planner_entry& default_planner(const plan_request& request) {
-  const auto table = planners();
-  const bool one = request.target && !request.target->several_pipelines;
-  return *std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.one_pipeline || !one; });
+/// The first planner of the table, or the first that makes one pipeline if there is one.
+[[nodiscard]] inline const planner_entry& first_of(std::span<const planner_entry> table, bool one_pipeline) {
+  const auto one =
+      std::find_if(table.begin(), table.end(), [&](const auto& entry) { return entry.one_pipeline || !one_pipeline; });
+  return one == table.end() ? table.front() : *one;
+}
+
+[[nodiscard]] inline bool takes_one_pipeline(const plan_request& request) {
+  return request.target && !request.target->several_pipelines;
 }
 
 /// The schedule that stages are to run: the one that is asked for, else one of the target's; empty: the planner's.
@@ -582,7 +588,7 @@ class plan_finder {
                                                  !is_baseline(planner_))
                                  : make(hardware_, costs_, problem);
     if (const auto& t = request_.target; t && !t->several_pipelines && t->equal_pipelines && !request_.mixed_stages &&
-                                         planner_.name == default_planner(request_).name)
+                                         planner_.name == first_of(planners(), takes_one_pipeline(request_)).name)
       found = with_equal_pipelines(std::move(found), problem, how);
     if (found) {
       found->setting = request_.setting;
@@ -1055,29 +1061,92 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
   return best;
 }
 
+namespace detail {
+
+// A model whose costs are of the request's batch, unless they are of another one.
+[[nodiscard]] inline priced_model of_batch(priced_model model, const plan_request& request) {
+  if (model.options.batch == 0) model.options.batch = request.global_batch;
+  return model;
+}
+
+// A plan for what without_devices leaves, told by the whole cluster; as evaluate has it there.
+[[nodiscard]] inline plan on_whole_cluster(const cluster& whole, const cluster& left, const lost_devices& lost, plan p,
+                                           const plan_request& request) {
+  const auto& s = at(whole.subclusters, lost.subcluster);
+  const int before_rest = (s.device_count() - lost.count) / s.devices_per_node * s.devices_per_node;
+  for (auto& line : p.pipelines)
+    for (auto& stage : line.stages)
+      for (auto& g : stage.devices) {
+        const auto position = whole.find(at(left.subclusters, g.mesh.subcluster).name);
+        if (!position) g.first_device += before_rest;  // what is left of a node
+        g.mesh.subcluster = position.value_or(lost.subcluster);
+      }
+  auto judged = evaluate(whole, request.costs_on(whole), p,
+                         {.flops_per_sample = request.flops_per_sample, .arithmetic = request.arithmetic});
+  if (!judged) return p;
+  // The evidence is of the cluster without the devices.
+  judged->plan.evidence = p.evidence;
+  if (p.evidence) judged->plan.evidence->objective_value = objective_of(judged->plan);
+  return std::move(judged->plan);
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE plan_request request_for(const cluster& hardware, const priced_model& model, plan_request request) {
+  request.arithmetic = model.options.precision;
+  request.flops_per_sample = flops_per_sample(model);
+  request.setting = setting_of(hardware, model);
+  if (request.microbatch_size == 0 && knows_shapes_only(model)) request.microbatch_size = 1;
+  const auto shared = std::make_shared<const priced_model>(detail::of_batch(model, request));
+  if (!request.costs_on) request.costs_on = [shared](const cluster& turned) { return costs_on(turned, *shared); };
+  if (!request.lacks)
+    request.lacks = [shared, hardware](int microbatch_size) { return lacking_costs(hardware, *shared, microbatch_size); };
+  return request;
+}
+
+HETSCHED_INLINE const planner_entry& default_planner(const plan_request& request, const priced_model& model,
+                                                     std::span<const planner_entry> table) {
+  const bool by_money = request.objective == plan_objective::cost;
+  return detail::first_of(table, detail::takes_one_pipeline(request) || (knows_shapes_only(model) && !by_money));
+}
+
+HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const priced_model& model, const plan_request& request,
+                                        const planner_entry& planner) {
+  return find_plan(hardware, costs_on(hardware, detail::of_batch(model, request)), request_for(hardware, model, request),
+                   planner);
+}
+
+HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const priced_model& model, const plan_request& request) {
+  return find_plan(hardware, model, request,
+                   request.planner.empty() ? default_planner(request, model) : planner_named(request.planner));
+}
+
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const transformer& model, plan_request request,
-                                        const training_cost_options& asked) {
-  auto options = asked;
-  if (request.target && request.target->cuts != target_cuts::layers) options.cut = granularity::block;
-  if (options.batch == 0) options.batch = request.global_batch;
-  request.arithmetic = options.precision;
-  request.flops_per_sample = training_flops(make_chain(model, options.cut));
-  const bool tile = formulas_for(hardware, true, options.formulas) == cost_formulas::tile;
-  request.setting = {.costs = tile ? "tile" : "analytic",
-                     .granularity = options.cut == granularity::block ? "block" : "sublayer",
-                     .sequence = model.sequence,
-                     .precision = std::string(name_of(options.precision)),
-                     .attention = options.flash_attention ? "flash" : "standard",
-                     .stack = options.stack,
-                     .further_tokens = model.further_tokens};
-  if (!request.costs_on)
-    request.costs_on = [&](const cluster& turned) -> costs_by_size { return training_costs(turned, model, options); };
-  return find_plan(hardware, training_costs(hardware, model, options), request);
+                                        const training_cost_options& options) {
+  priced_model priced{.model = model, .options = options};
+  if (request.target && request.target->cuts != target_cuts::layers) priced.options.cut = granularity::block;
+  return find_plan(hardware, priced, request);
 }
 
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request) {
   if (!request.planner.empty()) return find_plan(hardware, costs, request, planner_named(request.planner));
-  return find_plan(hardware, costs, request, detail::default_planner(request));
+  return find_plan(hardware, costs, request, detail::first_of(planners(), detail::takes_one_pipeline(request)));
+}
+
+HETSCHED_INLINE outcome<plan> find_plan_without(const cluster& hardware, const lost_devices& lost, const plan_request& request,
+                                                const planner_entry& planner) {
+  if (!request.costs_on) throw input_error("a plan without some devices needs costs on clusters of other devices: costs_on");
+  const auto left = without_devices(hardware, lost);
+  if (left.subclusters.empty()) return refusal{refusal::kind::infeasible, "no devices are left"};
+  auto found = find_plan(left, request.costs_on(left), request, planner);
+  if (found) *found = detail::on_whole_cluster(hardware, left, lost, *std::move(found), request);
+  return found;
+}
+
+HETSCHED_INLINE outcome<plan> find_plan_without(const cluster& hardware, const lost_devices& lost, const priced_model& model,
+                                                const plan_request& request) {
+  return find_plan_without(hardware, lost, request_for(without_devices(hardware, lost), model, request),
+                           request.planner.empty() ? default_planner(request, model) : planner_named(request.planner));
 }
 
 HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
