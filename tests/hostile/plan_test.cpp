@@ -103,7 +103,7 @@ plan_target some_target(random_source& r) {
   if (one_in(r, 4)) t.most = {some_int(r), some_int(r), some_int(r), some_int(r)};
   if (one_in(r, 4)) t.zero = {some_int(r)};
   if (one_in(r, 4)) t.recompute.clear();
-  if (one_in(r, 4)) t.schedules = {"none"};
+  if (one_in(r, 4)) t.schedules = {static_cast<schedule_id>(some_int(r))};
   return t;
 }
 
@@ -155,12 +155,14 @@ const std::vector<door> doors{
        const auto t = some_target(r);
        (void)allows(t, placement{.degrees = {some_int(r), some_int(r), some_int(r), some_int(r)}, .zero = some_int(r)});
        (void)allows(t, "1f1b");
+       (void)allows(t, static_cast<schedule_id>(some_int(r)));
      },
      false},
     {"parts_backwards",
      [](random_source& r) {
        const char* const names[] = {"1f1b", "zb_v", "auto", "", "none"};
        (void)parts_backwards(one_of(r, names));
+       (void)parts_backwards(static_cast<schedule_id>(some_int(r)));
      }},
     {"space_of", [](random_source& r) { (void)space_of(some_target(r)); }, false},
     {"gradient_groups", [](random_source& r) { (void)gradient_groups(some_plan(r)); }},
@@ -180,7 +182,8 @@ const std::vector<door> doors{
      }},
     {"activation_rooms", [](random_source& r) { (void)activation_rooms(some_line(r)); }},
     {"subcluster_boundaries", [](random_source& r) { (void)subcluster_boundaries(some_line(r)); }},
-    {"has_warmups", [](random_source& r) { (void)has_warmups(one_in(r, 2) ? "1f1b" : ""); }, false},
+    {"id_of", [](random_source& r) { (void)id_of(schedule_plan{.name = one_in(r, 2) ? "1f1b" : ""}); }, false},
+    {"has_warmups", [](random_source& r) { (void)has_warmups(schedule_plan{.name = one_in(r, 2) ? "1f1b" : ""}); }, false},
     {"family_warmups",
      [](random_source& r) {
        auto line = some_line(r);

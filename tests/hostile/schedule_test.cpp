@@ -312,7 +312,18 @@ const std::vector<door> doors{
        if (one_in(r, 3)) o.caps = some_counts(r, 2);
        if (one_in(r, 3)) o.cross.resize(as_size(r.integer(0, 2)));
        (void)build_schedule(one_in(r, 20) ? "none" : one_of(r, names), some_pipeline(r, 2), built_count(r), o);
+       (void)build_schedule(static_cast<schedule_id>(mostly(r, r.integer(0, 16))), some_pipeline(r, 2), built_count(r), o);
      }},
+    {"schedule_named", [](random_source& r) { (void)schedule_named(one_in(r, 2) ? "zb_v" : ""); }},
+    {"find_schedule_id", [](random_source& r) { (void)find_schedule_id(one_in(r, 2) ? "zb_v" : ""); }, false},
+    {"name_of", [](random_source& r) { (void)name_of(static_cast<schedule_id>(some_int(r))); }, false},
+    {"id_of", [](random_source& r) { (void)name_of(id_of(static_cast<warmup_rule>(some_int(r)))); }, false},
+    {"has_warmups",
+     [](random_source& r) {
+       (void)has_warmups(static_cast<schedule_id>(some_int(r)));
+       (void)has_warmups(one_in(r, 2) ? "1f1b" : "");
+     },
+     false},
     {"validate_warmups", [](random_source& r) { validate_warmups(some_counts(r, 3), some_int(r)); }},
     {"one_f_one_b", [](random_source& r) { (void)one_f_one_b(some_counts(r, 3), built_count(r)); }},
     {"gpipe", [](random_source& r) { (void)gpipe(built_count(r), built_count(r)); }},

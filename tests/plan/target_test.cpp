@@ -67,7 +67,7 @@ TEST_CASE("targets: all make sense, have names of their own and stacks that ther
   wrong([](plan_target& t) { t.most.tensor = 0; });
   wrong([](plan_target& t) { t.recompute.clear(); });
   wrong([](plan_target& t) { t.zero = {4}; });
-  wrong([](plan_target& t) { t.schedules = {"whenever"}; });
+  wrong([](plan_target& t) { t.schedules = {static_cast<schedule_id>(99)}; });
   wrong([](plan_target& t) { t.precisions.clear(); });
 }
 
@@ -338,7 +338,7 @@ TEST_CASE("docs/targets.md has a row for each target, as the data say") {
                      " | " + most + " | " + listed(t.recompute, name) +
                      (t.recompute_parted ? "" : "; none where a schedule parts backwards") + " | " + listed(t.zero, number) +
                      (t.zero_alone.empty() ? "" : "; on one stage also " + listed(t.zero_alone, number)) + " | " +
-                     (t.schedules.empty() ? "all" : listed(t.schedules, itself)) + " | " + listed(together, itself) + " |";
+                     (t.schedules.empty() ? "all" : listed(t.schedules, name)) + " | " + listed(together, itself) + " |";
     CAPTURE(row);
     CHECK(page.find(row + "\n") != std::string::npos);
   }

@@ -133,7 +133,7 @@ HETSCHED_INLINE send_mode sends_under(const plan& p, send_mode trainer) {
         own && std::any_of(own->lanes.begin(), own->lanes.end(), [](const lane& l) {
           return std::any_of(l.actions.begin(), l.actions.end(), [](const action& a) { return is_transfer(a.kind); });
         });
-    const auto* known = detail::find_schedule(line.schedule.name);
+    const auto* known = detail::find_builder(id_of(line.schedule));
     const bool cut = own ? own->stages > own->ranks : known && known->cuts_stages;
     if (listed || cut) return send_mode::asynchronous;
   }

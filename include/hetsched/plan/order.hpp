@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <hetsched/core/function_ref.hpp>
@@ -12,11 +11,8 @@
 
 namespace hetsched {
 
-/// Whether a schedule of that name is told by its warm-up counts alone.
-[[nodiscard]] inline bool has_warmups(std::string_view schedule_name) {
-  const auto* known = detail::find_schedule(schedule_name);
-  return known && known->has_warmups;
-}
+/// Whether the warm-up counts of a pipeline's stages alone tell its order.
+[[nodiscard]] inline bool has_warmups(const schedule_plan& s) { return !s.actions && has_warmups(s.name); }
 
 /// The warm-up counts of a schedule that they tell: the stages' own where they are set, else those of the rule.
 /// `bare`: to_pipeline(line).

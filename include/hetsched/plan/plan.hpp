@@ -20,6 +20,7 @@
 #include <hetsched/plan/objective.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
+#include <hetsched/schedule/schedule_id.hpp>
 
 namespace hetsched {
 
@@ -73,6 +74,9 @@ struct schedule_plan {
   std::optional<schedule> actions = {};
   friend bool operator==(const schedule_plan&, const schedule_plan&) = default;
 };
+
+/// The schedule of that name; none if it is one of the caller's own, for its actions.
+[[nodiscard]] inline std::optional<schedule_id> id_of(const schedule_plan& s) { return find_schedule_id(s.name); }
 
 /// Gradients of parameters that layers of two stages share, added up between these once per iteration; filled in by evaluate.
 struct copy_sync_plan {

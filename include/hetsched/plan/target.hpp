@@ -14,6 +14,7 @@
 #include <hetsched/cluster/device.hpp>
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/plan/plan.hpp>
+#include <hetsched/schedule/schedule_id.hpp>
 
 namespace hetsched {
 
@@ -48,7 +49,7 @@ struct plan_target {
   bool recompute_parted = true;  ///< also where a schedule parts backwards into those of inputs and of weights
   std::vector<int> zero{0, 1, 2, 3};
   std::vector<int> zero_alone{};         ///< also, of a plan of one stage
-  std::vector<std::string> schedules{};  ///< empty: all; the first is planned for unless another is asked for
+  std::vector<schedule_id> schedules{};  ///< empty: all; the first is planned for unless another is asked for
   bool whole_rounds = false;             ///< interleaved schedules take microbatches in multiples of the ranks
   std::vector<precision> precisions{precision::fp32, precision::tf32, precision::fp16, precision::bf16};
   bool one_precision = false;   ///< all devices of a plan compute in the same
@@ -83,11 +84,13 @@ void validate(const plan_target& t);
 /// Whether the target runs stages so, other stages aside. `alone`: as the only one.
 [[nodiscard]] bool allows(const plan_target& t, const placement& where, bool alone = false);
 
-/// Whether the target runs a schedule of that name as it is.
+/// Whether the target runs a schedule as it is. By name: one that is not known only where it runs all.
+[[nodiscard]] bool allows(const plan_target& t, schedule_id schedule);
 [[nodiscard]] bool allows(const plan_target& t, std::string_view schedule_name);
 
-/// Whether a schedule of that name has backwards of inputs and of weights apart, or may have, as "auto".
-/// Throws: input_error for a name that is not known.
+/// Whether a schedule has backwards of inputs and of weights apart, or may have, as the one that is searched for.
+/// Throws: input_error for one that is not known.
+[[nodiscard]] bool parts_backwards(schedule_id schedule);
 [[nodiscard]] bool parts_backwards(std::string_view schedule_name);
 
 /// Something of a plan that a target does not run as it stands.

@@ -49,24 +49,26 @@ template <class T>
   return texts;
 }
 
-[[nodiscard]] inline std::vector<std::string> names_of(const std::vector<precision>& kinds) {
+template <class Kind>
+[[nodiscard]] std::vector<std::string> names_of(const std::vector<Kind>& kinds) {
   std::vector<std::string> names;
-  for (const auto p : kinds) names.emplace_back(name_of(p));
+  for (const auto k : kinds) names.emplace_back(name_of(k));
   return names;
 }
 
 // How the stages of a schedule lie on its ranks: one each; going round; there and back; as two directions have them, or anyhow.
 enum class stage_shape { line, loop, back, other };
 
-[[nodiscard]] inline stage_shape shape_of(std::string_view schedule_name) {
-  const auto* known = find_schedule(schedule_name);
+[[nodiscard]] inline stage_shape shape_of(std::optional<schedule_id> id) {
+  using enum schedule_id;
+  const auto* known = find_builder(id);
   if (!known || !known->cuts_stages) return stage_shape::line;
-  if (known->build == from_chunks<interleaved_1f1b> || known->build == from_chunks<looped_bfs>) return stage_shape::loop;
-  return known->build == from_counts<dualpipe> || known->build == from_counts<chimera> ? stage_shape::other : stage_shape::back;
+  if (id == interleaved_1f1b || id == looped_bfs) return stage_shape::loop;
+  return id == dualpipe || id == chimera ? stage_shape::other : stage_shape::back;
 }
 
 [[nodiscard]] inline stage_shape shape_of(const schedule_plan& how) {
-  if (!how.actions) return shape_of(how.name);
+  if (!how.actions) return shape_of(id_of(how));
   const auto& order = *how.actions;
   if (order.ranks < 1 || order.stages < 1 || order.directions < 1 ||
       order.rank_of.size() != as_size(order.directions) * as_size(order.stages))
@@ -252,25 +254,25 @@ class gap_finder {
     const auto recomputes = [](const stage_plan& s) { return s.recompute != recomputation::none; };
     const auto first = std::find_if(stages.begin(), stages.end(), recomputes);
     if (target_.recompute_parted || first == stages.end()) return;
-    const auto& name = line.schedule.name;
-    const bool known = name == auto_schedule_name || find_schedule(name);
-    if (line.schedule.actions ? has_weight_backwards(*line.schedule.actions) : known && parts_backwards(name))
+    const auto id = id_of(line.schedule);
+    if (line.schedule.actions ? has_weight_backwards(*line.schedule.actions) : id && parts_backwards(*id))
       add(stage_name(plan_, l, static_cast<std::size_t>(first - stages.begin())),
-          "recompute " + std::string(name_of(first->recompute)) + " under schedule " + name + ", which parts backwards", "none",
-          true);
+          "recompute " + std::string(name_of(first->recompute)) + " under schedule " + line.schedule.name +
+              ", which parts backwards",
+          "none", true);
   }
 
   void look_at_schedule(std::size_t l) {
     const auto& name = plan_.pipelines[l].schedule.name;
     const auto& known = target_.schedules;
     const auto shape = shape_of(plan_.pipelines[l].schedule);
-    const bool same = std::any_of(known.begin(), known.end(), [&](const auto& own) { return shape_of(own) == shape; });
+    const bool same = std::any_of(known.begin(), known.end(), [&](schedule_id own) { return shape_of(own) == shape; });
     const auto place = plan_.pipelines.size() > 1 ? "pipeline " + std::to_string(l) : std::string("plan");
     const auto& listed = plan_.pipelines[l].schedule.actions;
     const bool as_listed = target_.any_order && listed && listed->directions == 1;
     if (!as_listed && !allows(target_, name))
-      add(place, "schedule " + name, joined(known, " or "), same && shape != stage_shape::other);
-    if (shape == stage_shape::line && !known.empty() && known.front() == "1f1b") look_at_room(l);
+      add(place, "schedule " + name, joined(names_of(known), " or "), same && shape != stage_shape::other);
+    if (shape == stage_shape::line && !known.empty() && known.front() == schedule_id::one_f_one_b) look_at_room(l);
     if (shape == stage_shape::loop && target_.whole_rounds) {
       const int ranks = static_cast<int>(plan_.pipelines[l].stages.size()), count = plan_.pipelines[l].microbatches;
       if (count % ranks != 0)
@@ -393,6 +395,7 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
   static const std::vector<plan_target> all = [] {
     using enum stage_trait;
     using enum recomputation;
+    using enum schedule_id;
     // ZeRO 3 is run in one pipeline of one direction only (runtime/layout/model_parameter.hpp), which is no trait.
     const plan_target own{
         .name = "hetsched", .program = "hetsched-train and this library's trainer", .zero = {0, 1, 2}, .strict = true};
@@ -410,7 +413,7 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
                                .cuts = target_cuts::blocks,
                                .equal = {data, context, tensor, expert, recompute, zero},
                                .zero = {0, 1},
-                               .schedules = {"1f1b", "interleaved_1f1b"},
+                               .schedules = {one_f_one_b, interleaved_1f1b},
                                .whole_rounds = true,
                                .one_precision = true,
                                .fp16_experts = false,
@@ -421,22 +424,21 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     // recomputes the layers of a stage or none (torch.utils.checkpoint); where backwards come in parts
     // (torch/distributed/pipelining/_backward.py), each part would recompute them again. Any order of one direction can be read
     // from a table, of stages that lie in a row, round, or there and back.
-    const plan_target torch{
-        .name = "torch",
-        .program = "torch.distributed.pipelining of PyTorch 2.9 and later",
-        .stack = "ddp",
-        .several_pipelines = false,
-        .uneven_shares = false,
-        .most = {.data = INT_MAX},
-        .equal = {data},
-        .recompute = {none, full},
-        .recompute_parted = false,
-        .zero = {0, 1},
-        .schedules = {"exact_1f1b", "auto", "gpipe", "1f1b", "eager_1f1b", "h1f1b", "virtual_1f1b", "interleaved_1f1b",
-                      "looped_bfs", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dualpipe_v"},
-        .joined_by_nccl = true,
-        .further_tokens = false,
-        .any_order = true};
+    const plan_target torch{.name = "torch",
+                            .program = "torch.distributed.pipelining of PyTorch 2.9 and later",
+                            .stack = "ddp",
+                            .several_pipelines = false,
+                            .uneven_shares = false,
+                            .most = {.data = INT_MAX},
+                            .equal = {data},
+                            .recompute = {none, full},
+                            .recompute_parted = false,
+                            .zero = {0, 1},
+                            .schedules = {exact_1f1b, searched, gpipe, one_f_one_b, eager_1f1b, h1f1b, virtual_1f1b,
+                                          interleaved_1f1b, looped_bfs, zb_h1, zb_h2, zb_v, v_half, v_min, dualpipe_v},
+                            .joined_by_nccl = true,
+                            .further_tokens = false,
+                            .any_order = true};
 
     // torchtitan: module_fqns_per_model_part cuts between blocks, pipeline_parallel_schedule_csv takes any order, degrees are of
     // the whole run (torchtitan/config/job_config.py). Replicas are FSDP2's; under a pipeline it keeps weights and gradients
@@ -472,7 +474,7 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     flagscale.equal = {expert, zero};
     flagscale.recompute = {none, full};
     flagscale.equal_at_ends = {data, tensor};
-    flagscale.schedules = {"1f1b"};
+    flagscale.schedules = {one_f_one_b};
     flagscale.joined_by_nccl = false;
     flagscale.hosts_in_a_row = true;
 
@@ -486,7 +488,7 @@ HETSCHED_INLINE const std::vector<plan_target>& plan_targets() {
     deepspeed.most = torch.most;
     deepspeed.equal = {data, recompute, zero};
     deepspeed.recompute = {none, full};
-    deepspeed.schedules = {"1f1b"};
+    deepspeed.schedules = {one_f_one_b};
     return std::vector{own, megatron, torch, torchtitan, flagscale, deepspeed};
   }();
   return all;
@@ -510,8 +512,7 @@ HETSCHED_INLINE void validate(const plan_target& t) {
   require(!t.precisions.empty(), "it needs a precision");
   for (const auto* stages : {&t.zero, &t.zero_alone})
     for (const int z : *stages) require(z >= 0 && z <= 3, "there is no ZeRO stage " + std::to_string(z));
-  for (const auto& name : t.schedules)
-    require(name == auto_schedule_name || detail::find_schedule(name), "there is no schedule " + name);
+  for (const auto id : t.schedules) require(!name_of(id).empty(), "there is no schedule " + std::to_string(static_cast<int>(id)));
 }
 
 HETSCHED_INLINE int value_of(stage_trait trait, const placement& where) {
@@ -546,15 +547,22 @@ HETSCHED_INLINE bool allows(const plan_target& t, const placement& where, bool a
           (alone && detail::has(t.zero_alone, where.zero)));
 }
 
-HETSCHED_INLINE bool allows(const plan_target& t, std::string_view schedule_name) {
-  return t.schedules.empty() || detail::has(t.schedules, std::string(schedule_name));
+HETSCHED_INLINE bool allows(const plan_target& t, schedule_id schedule) {
+  return t.schedules.empty() || detail::has(t.schedules, schedule);
 }
 
-HETSCHED_INLINE bool parts_backwards(std::string_view schedule_name) {
-  if (schedule_name == auto_schedule_name) return true;
+HETSCHED_INLINE bool allows(const plan_target& t, std::string_view schedule_name) {
+  const auto id = find_schedule_id(schedule_name);
+  return id ? allows(t, *id) : t.schedules.empty();
+}
+
+HETSCHED_INLINE bool parts_backwards(std::string_view schedule_name) { return parts_backwards(schedule_named(schedule_name)); }
+
+HETSCHED_INLINE bool parts_backwards(schedule_id schedule) {
+  if (schedule == schedule_id::searched) return true;
   // What the builder makes of two equal ranks, and as many microbatches as any of them wants.
   const pipeline two{.forward_s = {1, 1}, .backward_s = {2, 2}, .transfer_s = {0}, .weight_backward_s = {1, 1}};
-  return detail::has_weight_backwards(build_schedule(schedule_name, two, 8));
+  return detail::has_weight_backwards(build_schedule(schedule, two, 8));
 }
 
 HETSCHED_INLINE std::string to_text(const target_gap& gap) { return gap.place + ": " + gap.found + ", expected " + gap.expected; }
@@ -644,7 +652,7 @@ HETSCHED_INLINE std::string space_of(const plan_target& t) {
   if (t.zero.size() < 4) rules.push_back("ZeRO stage " + detail::joined(detail::texts_of(t.zero), " or "));
   if (!t.zero_alone.empty())
     rules.push_back("in plans of one stage also " + detail::joined(detail::texts_of(t.zero_alone), " or "));
-  if (!t.schedules.empty()) rules.push_back("under " + detail::joined(t.schedules, " or "));
+  if (!t.schedules.empty()) rules.push_back("under " + detail::joined(detail::names_of(t.schedules), " or "));
   if (t.precisions.size() < as_size(precision_count))
     rules.push_back("in " + detail::joined(detail::names_of(t.precisions), " or "));
   if (t.one_precision) rules.push_back("all devices in one precision");

@@ -131,10 +131,11 @@ namespace detail {
   return request.target && !request.target->several_pipelines;
 }
 
-/// The schedule that stages are to run: the one that is asked for, else one of the target's; empty: the planner's.
-[[nodiscard]] inline std::string schedule_of(const plan_request& request) {
-  if (!request.schedule.empty() || !request.target || request.target->schedules.empty()) return request.schedule;
-  const auto own = std::string(schedule_name(request.how.warmup));
+/// The schedule that stages are to run: the one that is asked for, else one of the target's; none: the planner's.
+[[nodiscard]] inline std::optional<schedule_id> schedule_of(const plan_request& request) {
+  if (!request.schedule.empty()) return schedule_named(request.schedule);
+  if (!request.target || request.target->schedules.empty()) return {};
+  const auto own = id_of(request.how.warmup);
   return allows(*request.target, own) ? own : request.target->schedules.front();
 }
 
@@ -148,7 +149,7 @@ class plan_finder {
         planner_(planner),
         choice_(request.how),
         schedule_(schedule_of(request)) {
-    choice_.schedule = schedule_;
+    choice_.schedule = schedule_ ? name_of(*schedule_) : "";
     choice_.known.clear();
     choice_.similar.clear();
   }
@@ -215,7 +216,7 @@ class plan_finder {
 
   [[nodiscard]] std::optional<plan> judged_alone(const placement& where, layer_range all, int size) const {
     pipeline_plan line{.microbatches = request_.global_batch / size, .microbatch_size = size};
-    line.schedule.name = schedule_.empty() ? std::string(schedule_name(request_.how.warmup)) : schedule_;
+    line.schedule.name = name_of(schedule_.value_or(id_of(request_.how.warmup)));
     line.stages.push_back({.layers = all,
                            .devices = {{where.mesh, 0}},
                            .degrees = where.degrees,
@@ -267,7 +268,7 @@ class plan_finder {
   [[nodiscard]] bool takes_turns() const {
     constexpr int few_devices = 16, many_devices = 1024;  // up to few, the search itself begins with the others' plans
     return request_.spent && planner_.name == planners().front().name && hardware_.device_count() > few_devices &&
-           hardware_.device_count() <= many_devices && schedule_.empty() && request_.objective == plan_objective::iteration &&
+           hardware_.device_count() <= many_devices && !schedule_ && request_.objective == plan_objective::iteration &&
            !(request_.deadline_s < infinity) && !request_.mixed_stages && !request_.use_all_devices && !request_.target;
   }
 
@@ -611,12 +612,12 @@ class plan_finder {
     problem.beat = std::min(problem.beat, best_before_);
     if (found) problem.beat = std::min(problem.beat, objective_of(*found));
     problem.progress = [&](const search_progress&) { return go_on(); };
-    const bool named = !schedule_.empty() && schedule_ != auto_schedule_name;
-    const baseline_options options{.schedule = named ? schedule_ : std::string(schedule_name(request_.how.warmup)),
+    const bool named = schedule_ && schedule_ != schedule_id::searched;
+    const baseline_options options{.schedule = std::string(name_of(named ? *schedule_ : id_of(request_.how.warmup))),
                                    .epsilon = request_.how.epsilon};
     const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) -> outcome<plan> {
       auto other = equal_pipelines(hardware, costs(own.microbatch_size), own, options);
-      if (other && !schedule_.empty() && !runs_already(*other) && schedule_ != "1f1b")
+      if (other && schedule_ && !runs_already(*other) && schedule_ != schedule_id::one_f_one_b)
         other = under_schedule(hardware, costs, *std::move(other), how);
       return other;
     };
@@ -652,7 +653,7 @@ class plan_finder {
                                   return planner_.make(seen, mixed, asked_again, choice);
                                 });
     }
-    if (found && !schedule_.empty() && !runs_already(*found)) {
+    if (found && schedule_ && !runs_already(*found)) {
       found = under_schedule(hardware, costs, *std::move(found), how);
       if (found && found->evidence) tell_of_schedule(*found);
     }
@@ -662,7 +663,7 @@ class plan_finder {
   // The first plan of any choice.
   [[nodiscard]] outcome<plan> first_within_target() const {
     auto request = request_;
-    request.schedule = schedule_;
+    request.schedule = choice_.schedule;
     request.target.reset();
     outcome<plan> found = refusal{refusal::kind::stopped, "the search was stopped before it found a plan"};
     int size = request_.microbatch_size;
@@ -708,7 +709,7 @@ class plan_finder {
   [[nodiscard]] bool runs_already(const plan& p) const {
     const bool any = request_.schedule.empty() && request_.target && is_baseline(planner_);
     return std::all_of(p.pipelines.begin(), p.pipelines.end(), [&](const auto& line) {
-      return line.schedule.name == schedule_ || (any && allows(*request_.target, line.schedule.name));
+      return id_of(line.schedule) == schedule_ || (any && allows(*request_.target, line.schedule.name));
     });
   }
 
@@ -716,7 +717,7 @@ class plan_finder {
   void tell_of_schedule(plan& p) const {
     auto& told = *p.evidence;
     told.objective_value = objective_of(p);
-    if (!has_warmups(schedule_) && schedule_ != "gpipe") told.objective_bound = 0;
+    if (!has_warmups(*schedule_) && schedule_ != schedule_id::gpipe) told.objective_bound = 0;
     told.objective_bound = std::min(told.objective_bound, told.objective_value);
     told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
   }
@@ -725,11 +726,11 @@ class plan_finder {
                                              evaluate_options how) const {
     const int size = p.pipelines.front().microbatch_size;
     const auto tell_schedule = [&](double best_s, double bound_s) {
-      tell({.search = {.incumbent = best_s, .bound = bound_s}, .microbatch_size = size, .schedule = schedule_});
+      tell({.search = {.incumbent = best_s, .bound = bound_s}, .microbatch_size = size, .schedule = choice_.schedule});
       return go_on();
     };
     how.progress = tell_schedule;
-    return plan_under_schedule(hardware, costs, std::move(p), schedule_, how,
+    return plan_under_schedule(hardware, costs, std::move(p), choice_.schedule, how,
                                !request_.use_all_devices && request_.objective == plan_objective::iteration);
   }
 
@@ -765,7 +766,7 @@ class plan_finder {
   const plan_request& request_;
   const planner_entry& planner_;
   planner_choice choice_;
-  std::string schedule_;  // that stages are to run; empty: the planner's
+  std::optional<schedule_id> schedule_;  // that stages are to run; none: the planner's
   double best_before_ = infinity;
   std::map<int, refusal> refusals_;     // by the planner, of each size the last one
   std::map<int, outcome<plan>> whole_;  // sizes that were searched to the end at once
@@ -785,7 +786,7 @@ inline void validate(const plan_request& request) {
   if (request.microbatch_size < 0 || (request.microbatch_size > 0 && request.global_batch % request.microbatch_size != 0))
     throw input_error("microbatches of " + std::to_string(request.microbatch_size) +
                       " samples do not divide the global batch of " + std::to_string(request.global_batch));
-  if (request.schedule.empty() || request.schedule == auto_schedule_name || find_schedule(request.schedule)) return;
+  if (request.schedule.empty() || find_schedule_id(request.schedule)) return;
   throw input_error("there is no schedule " + request.schedule);
 }
 
@@ -804,12 +805,12 @@ inline void validate(const plan_request& request) {
   require(request.schedule.empty() || allows(t, request.schedule),
           "does not run schedule " + request.schedule + "; it runs: " + space_of(t));
   for (const auto rule : {warmup_rule::exact, warmup_rule::h1f1b, warmup_rule::one_f_one_b, warmup_rule::eager})
-    if (!allows(t, schedule_name(request.how.warmup)) && allows(t, schedule_name(rule))) request.how.warmup = rule;
+    if (!allows(t, id_of(request.how.warmup)) && allows(t, id_of(rule))) request.how.warmup = rule;
   if (!t.several_pipelines) request.how.one_order = true;
   const auto schedule = schedule_of(request);
-  if (!t.recompute_parted && !schedule.empty() && parts_backwards(schedule)) {
+  if (!t.recompute_parted && schedule && parts_backwards(*schedule)) {
     require(std::find(t.recompute.begin(), t.recompute.end(), recomputation::none) != t.recompute.end(),
-            "recomputes always, and not where a schedule parts backwards, as " + schedule);
+            "recomputes always, and not where a schedule parts backwards, as " + std::string(name_of(*schedule)));
     request.target->recompute = {recomputation::none};
   }
   request.setting.target = t.name;

@@ -64,11 +64,12 @@ template <class Decisions, class WhyNone, class Bound>
 HETSCHED_INLINE outcome<plan> hetauto(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                       const hetauto_options& options) {
   validate_iteration(hardware, problem, "hetauto");
+  const auto schedule = schedule_named(options.schedule);
   price_book book(hardware, costs);
   return detail::with_tables(
       book,
       [&](const detail::interop_problem& placed, const detail::stage_prices& table) -> outcome<plan> {
-        const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, options.schedule, options.principles);
+        const detail::hetauto_decisions decisions(hardware, costs, placed, table, problem, schedule, options.principles);
         const auto bound = [&](double seconds) {
           auto ask = [&] { return problem.may_go_on(); };
           return detail::least_iteration(placed, table, hardware, costs, problem.microbatches, seconds, detail::tree_search_gap,
@@ -84,6 +85,7 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
                                                const planning_problem& problem, const hetauto_options& options) {
   validate_iteration(hardware, problem, "hetauto");
   if (batch < 1) throw input_error("the global batch must be at least 1");
+  const auto schedule = schedule_named(options.schedule);
   std::deque<detail::sized_decisions> sizes;
   std::vector<const detail::hetauto_decisions*> decisions;
   for (const int size : microbatch_sizes(batch)) {
@@ -95,8 +97,7 @@ HETSCHED_INLINE outcome<plan> hetauto_of_batch(const cluster& hardware, const co
     auto asked = problem;
     asked.microbatch_size = size;
     asked.microbatches = batch / size;
-    decisions.push_back(
-        &*sizes.emplace_back(book, std::move(placed), std::move(asked), options.schedule, options.principles).decisions);
+    decisions.push_back(&*sizes.emplace_back(book, std::move(placed), std::move(asked), schedule, options.principles).decisions);
   }
   if (decisions.empty() && !problem.may_go_on()) return detail::stopped_early();
   if (decisions.empty())

@@ -32,7 +32,7 @@ namespace detail::table {
 // Under another schedule, what evaluate says of the stages under the planner's own one is no better guide than the sum it bounds.
 template <class Options>
 void follow_schedule(Options& options, const planner_choice& given) {
-  if (given.schedule.empty() || given.schedule == schedule_name(given.warmup)) return;
+  if (given.schedule.empty() || find_schedule_id(given.schedule) == id_of(given.warmup)) return;
   options.near_tie = 0.002;
   options.looks = 0;
 }
@@ -57,7 +57,7 @@ inline parallel_pipelines_options of_pipelines(const planner_choice& given) {
 // Pipelines with the warm-ups of a rule, unless they have it.
 inline std::vector<pipeline_plan> under_rule(std::vector<pipeline_plan> lines, warmup_rule rule) {
   for (auto& line : lines) {
-    if (line.schedule.name == schedule_name(rule)) continue;
+    if (id_of(line.schedule) == id_of(rule)) continue;
     line.schedule = {.name = std::string(schedule_name(rule))};
     for (auto& s : line.stages) s.warmup = 0;
   }
@@ -212,7 +212,7 @@ inline outcome<plan> by_parts(const cluster& hardware, const any_cost_model& cos
 template <auto Baseline>
 outcome<plan> by_baseline(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                           const planner_choice& given) {
-  const bool named = !given.schedule.empty() && given.schedule != auto_schedule_name;
+  const bool named = !given.schedule.empty() && find_schedule_id(given.schedule) != schedule_id::searched;
   return Baseline(hardware, costs, problem,
                   {.schedule = named ? given.schedule : std::string(schedule_name(given.warmup)),
                    .epsilon = given.epsilon,

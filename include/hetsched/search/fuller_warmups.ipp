@@ -71,7 +71,7 @@ HETSCHED_INLINE played_warmups shortest_warmups(const pipeline& p, std::span<con
 HETSCHED_INLINE bool fill_warmups(plan& evaluated) {
   bool changed = false;
   for (auto& line : evaluated.pipelines) {
-    if (line.schedule.actions || !has_warmups(line.schedule.name) || line.stages.empty()) continue;
+    if (!has_warmups(line.schedule) || line.stages.empty()) continue;
     std::vector<int> caps, counts;
     for (const auto& s : line.stages) {
       const double each = static_cast<double>(s.cost.activation_bytes);

@@ -34,7 +34,7 @@ TEST_CASE("target.json: what it says, over the target that it is like; and back"
   expected.equal = {stage_trait::tensor, stage_trait::zero};
   expected.recompute = {recomputation::none, recomputation::full};
   expected.zero = {0, 1, 2};
-  expected.schedules = {"zb_h1", "auto"};
+  expected.schedules = {schedule_id::zb_h1, schedule_id::searched};
   expected.equal_at_ends = {stage_trait::data};
   expected.strict = true;
   expected.zero_alone = {3};

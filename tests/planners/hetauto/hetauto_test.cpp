@@ -299,7 +299,7 @@ TEST_CASE("hetauto's closed form is no more than what evaluate says, and near it
       const opaque_costs costs{given.costs};
       INFO(text(given));
       const auto judge = [&](const detail::interop_problem& placed, const auto& table) -> outcome<plan> {
-        const detail::hetauto_decisions decisions(given.hardware, costs, placed, table, given.problem, schedule,
+        const detail::hetauto_decisions decisions(given.hardware, costs, placed, table, given.problem, schedule_named(schedule),
                                                   {random.integer(0, 1) == 0, random.integer(0, 1) == 0});
         for (int leaf = 0; leaf < 20; ++leaf) {
           auto at = decisions.root();

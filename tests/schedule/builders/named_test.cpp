@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +42,29 @@ TEST_CASE("every name builds a sound schedule, one rank per stage") {
       CHECK(test::defect(order) == "");
       CHECK_FALSE(test::times_of(make_workload(four_stages, order), order).deadlock);
     }
+}
+
+TEST_CASE("ids have their names, and build what these build") {
+  auto names = schedule_names();
+  names.push_back(auto_schedule_name);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto id = schedule_named(names[i]);
+    CHECK(static_cast<std::size_t>(id) == i);
+    CHECK(find_schedule_id(names[i]) == id);
+    CHECK(name_of(id) == names[i]);
+    CHECK(has_warmups(id) == has_warmups(names[i]));
+    if (id == schedule_id::searched)
+      CHECK_THROWS_AS((void)build_schedule(id, four_stages, 8), input_error);
+    else
+      CHECK(build_schedule(id, four_stages, 8) == build_schedule(names[i], four_stages, 8));
+  }
+  for (const auto rule : {warmup_rule::one_f_one_b, warmup_rule::eager, warmup_rule::h1f1b, warmup_rule::exact})
+    CHECK(schedule_name(rule) == name_of(id_of(rule)));
+  CHECK(find_schedule_id("mine") == std::nullopt);
+  CHECK_THROWS_WITH_AS((void)schedule_named("mine"), doctest::Contains("there is no schedule \"mine\"; there are gpipe, 1f1b"),
+                       input_error);
+  CHECK(name_of(static_cast<schedule_id>(99)).empty());
+  CHECK_THROWS_AS((void)build_schedule(static_cast<schedule_id>(99), four_stages, 8), input_error);
 }
 
 TEST_CASE("names stand for their builders") {

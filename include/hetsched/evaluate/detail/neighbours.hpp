@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include <hetsched/cluster/cluster.hpp>
@@ -91,12 +90,13 @@ template <class Next>
 /// returns whether it has.
 template <class Next>
 [[nodiscard]] bool any_rule(const plan& p, Next&& next) {
-  for (const std::string_view name : {"1f1b", "eager_1f1b", "h1f1b", "exact_1f1b", "virtual_1f1b"}) {
+  using enum schedule_id;
+  for (const auto id : {one_f_one_b, eager_1f1b, h1f1b, exact_1f1b, virtual_1f1b}) {
     auto other = p;
     bool warms = true;
     for (auto& line : other.pipelines) {
-      warms = warms && !line.schedule.actions && has_warmups(line.schedule.name);
-      line.schedule = {.name = std::string(name)};
+      warms = warms && has_warmups(line.schedule);
+      line.schedule = {.name = std::string(name_of(id))};
       for (auto& s : line.stages) s.warmup = 0;
     }
     if (warms && next(std::move(other))) return true;
@@ -109,7 +109,7 @@ template <class Next>
 /// does, until it returns true; returns whether it has.
 template <class Next>
 [[nodiscard]] bool any_neighbour(const plan& p, Next&& next) {
-  const auto by_warmups = [](const pipeline_plan& line) { return !line.schedule.actions && has_warmups(line.schedule.name); };
+  const auto by_warmups = [](const pipeline_plan& line) { return has_warmups(line.schedule); };
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     const auto& line = p.pipelines[l];
     for (std::size_t i = 0; i + 1 < line.stages.size(); ++i)

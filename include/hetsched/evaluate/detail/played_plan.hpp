@@ -85,7 +85,7 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
 [[nodiscard]] inline outcome<played_pipeline> play(pipeline_plan& line, const evaluate_options& options) {
   auto bare = to_pipeline(line);
   bare.activation_bytes.clear();  // then memory is counted in microbatches
-  if (!line.schedule.actions && has_warmups(line.schedule.name)) return play_family(line, bare, options);
+  if (has_warmups(line.schedule)) return play_family(line, bare, options);
   std::vector<double> room;
   for (const auto& s : line.stages) room.push_back(activation_room(s));
   auto found = order_of(line, room, options.epsilon, options.progress);
@@ -99,11 +99,12 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
     result.parts.stages.push_back({.in_flight = played.peak_memory_bytes[i], .end_s = played.rank_end_s[i]});
     settle(line.stages[i], counts[i], held_by(line, order, i), result.parts.stages[i]);
   }
-  const auto* known = find_schedule(line.schedule.name);
+  const auto id = id_of(line.schedule);
+  const auto* known = find_builder(id);
   result.period_s = known && known->period_s ? known->period_s(bare) : played.period_s;
   // Equal bounds differ by rounding.
   result.lower_bound_s = std::min(std::max(found->lower_bound_s, makespan_lower_bound(bare, work, order)), played.makespan_s);
-  if (line.schedule.name == auto_schedule_name && !line.schedule.actions) line.schedule.actions = std::move(order);
+  if (id == schedule_id::searched && !line.schedule.actions) line.schedule.actions = std::move(order);
   return result;
 }
 

@@ -110,12 +110,12 @@ HETSCHED_INLINE std::optional<double> iteration_under_1f1b(const placed_plan& pl
 
 HETSCHED_INLINE std::vector<std::string> remarks_under_1f1b(const placed_plan& placed, std::string_view stack, bool fp8) {
   const bool interleaved = placed.order().stages > placed.order().ranks;
-  const auto& name = placed.line().schedule.name;
+  const auto& planned = placed.line().schedule;
   std::vector<std::string> found;
-  if (name != (interleaved ? "interleaved_1f1b" : "1f1b")) {
+  if (id_of(planned) != (interleaved ? schedule_id::interleaved_1f1b : schedule_id::one_f_one_b)) {
     const auto there = iteration_under_1f1b(placed);
     found.push_back(placed.target + " runs its own " + (interleaved ? "interleaved 1F1B" : "1F1B") +
-                    ", not the plan's schedule " + name +
+                    ", not the plan's schedule " + planned.name +
                     (there ? ": about " + format_seconds(*there) + " an iteration there" : ""));
   }
   for (auto& more : stack_remarks(placed, stack, fp8)) found.push_back(std::move(more));

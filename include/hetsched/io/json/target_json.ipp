@@ -94,7 +94,7 @@ inline constexpr target_rule target_rules[] = {{"recompute_parted", &plan_target
   if (const auto schedules = value.find("schedules")) {
     auto known = schedule_names();
     known.push_back(auto_schedule_name);
-    t.schedules = schedules->list([&](const json_value& x) { return std::string(known[as_size(choice_of(x, known))]); });
+    t.schedules = schedules->list([&](const json_value& x) { return schedule_named(known[as_size(choice_of(x, known))]); });
   }
   if (const auto rounds = value.find("whole_rounds")) t.whole_rounds = rounds->boolean();
   constexpr std::array computed{"fp32", "tf32", "fp16", "bf16"};  // by precision
@@ -157,7 +157,8 @@ HETSCHED_INLINE std::string to_json(const plan_target& t) {
   for (const auto r : t.recompute) kinds.push_back(name_of(r));
   out["zero"] = t.zero;
   out["zero_alone"] = t.zero_alone;
-  out["schedules"] = t.schedules;
+  auto& run = out["schedules"] = json::array();
+  for (const auto id : t.schedules) run.push_back(name_of(id));
   out["whole_rounds"] = t.whole_rounds;
   auto& computed = out["precisions"] = json::array();
   for (const auto p : t.precisions) computed.push_back(name_of(p));

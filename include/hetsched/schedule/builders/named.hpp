@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -16,6 +18,7 @@
 #include <hetsched/schedule/builders/warmup.hpp>
 #include <hetsched/schedule/builders/zero_bubble.hpp>
 #include <hetsched/schedule/pipeline.hpp>
+#include <hetsched/schedule/schedule_id.hpp>
 
 namespace hetsched {
 
@@ -32,7 +35,7 @@ struct build_options {
 namespace detail {
 
 struct named_schedule {
-  std::string_view name;
+  schedule_id id;
   bool has_warmups;
   bool cuts_stages;  // several virtual stages per rank
   schedule (*build)(const pipeline&, int, const build_options&);
@@ -66,49 +69,61 @@ template <schedule (*Build)(int, int, int)>
 [[nodiscard]] schedule from_cross(const pipeline& p, int microbatches, const build_options& options);
 
 inline constexpr named_schedule schedule_table[] = {
-    {"gpipe", false, false, from_counts<gpipe>, gpipe_period},
-    {schedule_name(warmup_rule::one_f_one_b), true, false, from_rule<warmup_rule::one_f_one_b>},
-    {schedule_name(warmup_rule::eager), true, false, from_rule<warmup_rule::eager>},
-    {schedule_name(warmup_rule::h1f1b), true, false, from_rule<warmup_rule::h1f1b>},
-    {schedule_name(warmup_rule::exact), true, false, from_rule<warmup_rule::exact>},
-    {"virtual_1f1b", true, false, from_cross},
-    {"interleaved_1f1b", false, true, from_chunks<interleaved_1f1b>},
-    {"looped_bfs", false, true, from_chunks<looped_bfs>},
-    {"zb_h1", false, false, from_counts<zb_h1>},
-    {"zb_h2", false, false, from_counts<zb_h2>},
-    {"zb_v", false, true, from_counts<zb_v>},
-    {"v_half", false, true, from_counts<v_half>},
-    {"v_min", false, true, from_counts<v_min>},
-    {"dualpipe", false, true, from_counts<dualpipe>},
-    {"dualpipe_v", false, true, from_counts<dualpipe_v>},
-    {"chimera", false, true, from_counts<chimera>},
+    {schedule_id::gpipe, false, false, from_counts<gpipe>, gpipe_period},
+    {schedule_id::one_f_one_b, true, false, from_rule<warmup_rule::one_f_one_b>},
+    {schedule_id::eager_1f1b, true, false, from_rule<warmup_rule::eager>},
+    {schedule_id::h1f1b, true, false, from_rule<warmup_rule::h1f1b>},
+    {schedule_id::exact_1f1b, true, false, from_rule<warmup_rule::exact>},
+    {schedule_id::virtual_1f1b, true, false, from_cross},
+    {schedule_id::interleaved_1f1b, false, true, from_chunks<interleaved_1f1b>},
+    {schedule_id::looped_bfs, false, true, from_chunks<looped_bfs>},
+    {schedule_id::zb_h1, false, false, from_counts<zb_h1>},
+    {schedule_id::zb_h2, false, false, from_counts<zb_h2>},
+    {schedule_id::zb_v, false, true, from_counts<zb_v>},
+    {schedule_id::v_half, false, true, from_counts<v_half>},
+    {schedule_id::v_min, false, true, from_counts<v_min>},
+    {schedule_id::dualpipe, false, true, from_counts<dualpipe>},
+    {schedule_id::dualpipe_v, false, true, from_counts<dualpipe_v>},
+    {schedule_id::chimera, false, true, from_counts<chimera>},
 };
 
 /// Of all builders.
 [[nodiscard]] inline std::span<const named_schedule> named_schedules() { return schedule_table; }
 
-/// Null for a name that no builder has.
-[[nodiscard]] inline const named_schedule* find_schedule(std::string_view name) {
-  const auto found = std::find_if(std::begin(schedule_table), std::end(schedule_table),
-                                  [name](const named_schedule& s) { return s.name == name; });
+/// Null where nothing builds the schedule, as of `searched`, and for none.
+[[nodiscard]] inline const named_schedule* find_builder(std::optional<schedule_id> id) {
+  const auto found =
+      std::find_if(std::begin(schedule_table), std::end(schedule_table), [id](const named_schedule& s) { return s.id == id; });
   return found == std::end(schedule_table) ? nullptr : &*found;
 }
 
 }  // namespace detail
 
-/// What files and commands call the schedule that auto_schedule searches for. Not among schedule_names(): nothing builds it.
-inline constexpr std::string_view auto_schedule_name = "auto";
-
 /// Every name that build_schedule takes.
 [[nodiscard]] inline std::vector<std::string_view> schedule_names() {
   std::vector<std::string_view> names;
-  for (const auto& s : detail::named_schedules()) names.push_back(s.name);
+  for (const auto& s : detail::named_schedules()) names.push_back(name_of(s.id));
   return names;
 }
 
-/// A schedule by its name in files and commands, with one rank per stage of the pipeline.
-/// Throws: input_error for an invalid pipeline, an unknown name, options of the wrong size, warm-up counts or caps for a
-/// schedule that takes none, and where the builder does.
+/// The schedule of that name in files and commands.
+/// Throws: input_error for a name that the library does not know.
+[[nodiscard]] schedule_id schedule_named(std::string_view name);
+
+/// Whether warm-up counts alone tell the schedule. By name: false for one that is not known.
+[[nodiscard]] inline bool has_warmups(schedule_id id) {
+  const auto* known = detail::find_builder(id);
+  return known && known->has_warmups;
+}
+[[nodiscard]] inline bool has_warmups(std::string_view name) {
+  const auto id = find_schedule_id(name);
+  return id && has_warmups(*id);
+}
+
+/// A schedule with one rank per stage of the pipeline, by its id or its name in files and commands.
+/// Throws: input_error for an invalid pipeline, a schedule that has no builder, options of the wrong size, warm-up counts or
+/// caps for a schedule that takes none, and where the builder does.
+[[nodiscard]] schedule build_schedule(schedule_id id, const pipeline& p, int microbatches, const build_options& options = {});
 [[nodiscard]] schedule build_schedule(std::string_view name, const pipeline& p, int microbatches,
                                       const build_options& options = {});
 

@@ -39,18 +39,27 @@ HETSCHED_INLINE schedule from_cross(const pipeline& p, int microbatches, const b
 
 namespace hetsched {
 
+HETSCHED_INLINE schedule_id schedule_named(std::string_view name) {
+  if (const auto id = find_schedule_id(name)) return *id;
+  std::string known;
+  for (const auto other : schedule_names()) known += (known.empty() ? "" : ", ") + std::string(other);
+  throw input_error("there is no schedule \"" + std::string(name) + "\"; there are " + known);
+}
+
+HETSCHED_INLINE schedule build_schedule(schedule_id id, const pipeline& p, int microbatches, const build_options& options) {
+  validate(p);
+  const auto* s = detail::find_builder(id);
+  if (id == schedule_id::searched) throw input_error("auto is no builder: auto_schedule finds it");
+  if (!s) throw input_error("there is no schedule " + std::to_string(static_cast<int>(id)));
+  if (!s->has_warmups && !(options.warmups.empty() && options.caps.empty()))
+    throw input_error("the schedule " + std::string(name_of(id)) + " takes no warm-up counts and no caps");
+  return s->build(p, microbatches, options);
+}
+
 HETSCHED_INLINE schedule build_schedule(std::string_view name, const pipeline& p, int microbatches,
                                         const build_options& options) {
   validate(p);
-  if (const auto* s = detail::find_schedule(name)) {
-    if (!s->has_warmups && !(options.warmups.empty() && options.caps.empty()))
-      throw input_error("the schedule " + std::string(name) + " takes no warm-up counts and no caps");
-    return s->build(p, microbatches, options);
-  }
-  if (name == auto_schedule_name) throw input_error("auto is no builder: auto_schedule finds it");
-  std::string known;
-  for (const auto& s : detail::named_schedules()) known += (known.empty() ? "" : ", ") + std::string(s.name);
-  throw input_error("there is no schedule \"" + std::string(name) + "\"; there are " + known);
+  return build_schedule(schedule_named(name), p, microbatches, options);
 }
 
 }  // namespace hetsched

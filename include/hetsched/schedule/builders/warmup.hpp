@@ -13,6 +13,7 @@
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/pipeline.hpp>
+#include <hetsched/schedule/schedule_id.hpp>
 
 namespace hetsched {
 
@@ -25,20 +26,23 @@ inline constexpr double default_epsilon = 0.1;
 /// No stage starts more forwards than this before its first backward.
 inline constexpr int most_warmup = 1 << 28;
 
-/// The schedule's name in files and commands: 1f1b, eager_1f1b, h1f1b, exact_1f1b.
-[[nodiscard]] constexpr std::string_view schedule_name(warmup_rule rule) {
+/// The schedule of a rule.
+[[nodiscard]] constexpr schedule_id id_of(warmup_rule rule) {
   switch (rule) {
     case warmup_rule::one_f_one_b:
-      return "1f1b";
+      return schedule_id::one_f_one_b;
     case warmup_rule::eager:
-      return "eager_1f1b";
+      return schedule_id::eager_1f1b;
     case warmup_rule::h1f1b:
-      return "h1f1b";
+      return schedule_id::h1f1b;
     case warmup_rule::exact:
-      return "exact_1f1b";
+      return schedule_id::exact_1f1b;
   }
-  return "";
+  return static_cast<schedule_id>(-1);  // without a name
 }
+
+/// Its name in files and commands: 1f1b, eager_1f1b, h1f1b, exact_1f1b.
+[[nodiscard]] constexpr std::string_view schedule_name(warmup_rule rule) { return name_of(id_of(rule)); }
 
 /// A stage's least warm-up count, and what the stage before it needs to know of it.
 struct warmup_step {

@@ -20,7 +20,8 @@
 #include <hetsched/planners/baselines/options.hpp>
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/planners/interop_dp/detail/stage_rows.hpp>
-#include <hetsched/schedule/builders/warmup.hpp>
+#include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/schedule_id.hpp>
 #include <hetsched/search/problem.hpp>
 
 namespace hetsched::detail {
@@ -36,14 +37,14 @@ class baseline_judge {
         asked_(asked),
         options_(options),
         planner_(std::move(planner)),
-        schedules_{options.schedule} {
+        schedules_{schedule_named(options.schedule)} {
     for (std::size_t p = 0; p < placed.placements.size(); ++p) {
       const auto& mesh = placed.placements[p].where.mesh;
       by_mesh_[{mesh.subcluster, mesh.nodes, mesh.devices_per_node}].push_back(static_cast<int>(p));
     }
-    using enum warmup_rule;
-    for (const auto rule : {exact, h1f1b, eager})
-      if (options.schedule == schedule_name(rule)) schedules_.emplace_back(schedule_name(one_f_one_b));
+    using enum schedule_id;
+    const auto own = schedules_.front();
+    if (own == exact_1f1b || own == h1f1b || own == eager_1f1b) schedules_.push_back(one_f_one_b);
   }
 
   [[nodiscard]] const cluster& hardware() const { return book_.hardware(); }
@@ -85,10 +86,10 @@ class baseline_judge {
   /// Looks at a plan of these pipelines, which need stages and microbatches only.
   void consider(std::vector<pipeline_plan> lines) {
     plan p{.planner = planner_, .pipelines = std::move(lines)};
-    for (const auto& schedule : schedules_) {
+    for (const auto schedule : schedules_) {
       for (auto& line : p.pipelines) {
         line.microbatch_size = asked_.microbatch_size;
-        line.schedule.name = schedule;
+        line.schedule.name = name_of(schedule);
       }
       auto judged = evaluate(hardware(), book_.costs(), p, judging());
       ++plans_;
@@ -147,7 +148,7 @@ class baseline_judge {
   const planning_problem& asked_;
   baseline_options options_;
   std::string planner_;
-  std::vector<std::string> schedules_;                      // that are tried until one fits
+  std::vector<schedule_id> schedules_;                      // that are tried until one fits
   std::map<std::array<int, 3>, std::vector<int>> by_mesh_;  // subcluster, nodes, devices per node
   std::optional<plan> best_;
   std::optional<refusal> why_;

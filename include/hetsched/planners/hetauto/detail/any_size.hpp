@@ -98,7 +98,7 @@ class any_size_decisions {
 /// What hetauto_decisions need of a number of microbatches, and they.
 struct sized_decisions {
   /// `problem`: of the book, with some placements at least. The book's cluster and costs outlive this.
-  sized_decisions(price_book& book, interop_problem problem, planning_problem wanted, const std::string& schedule,
+  sized_decisions(price_book& book, interop_problem problem, planning_problem wanted, schedule_id schedule,
                   hetauto_principles principles)
       : placed(std::move(problem)), asked(std::move(wanted)), table(book, placed, asked.poll()) {
     mark_dominated(placed, table, asked.poll());

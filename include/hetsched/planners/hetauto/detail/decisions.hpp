@@ -34,8 +34,7 @@ class hetauto_decisions {
   using action = int;
 
   hetauto_decisions(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem,
-                    const stage_prices& table, const planning_problem& asked, std::string_view schedule,
-                    hetauto_principles principles)
+                    const stage_prices& table, const planning_problem& asked, schedule_id schedule, hetauto_principles principles)
       : hardware_(hardware),
         problem_(problem),
         table_(table),

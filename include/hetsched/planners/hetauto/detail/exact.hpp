@@ -195,7 +195,7 @@ class uniform_planner {
   // A first plan: a short tree search's, or else interop_dp's.
   void begin() {
     if (algebra_.is_exact()) {
-      const hetauto_decisions how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup), {});
+      const hetauto_decisions how(hardware_, costs_, problem_, table_, asked_, id_of(options_.warmup), {});
       tree_search_options options{.rollouts = 1024, .trees = 1, .exploration = 0.3, .greedy = 0.9, .improve = false};
       options.go_on = asked_.go_on;
       if (const auto found = tree_search(how, options); found.best)
@@ -209,7 +209,7 @@ class uniform_planner {
   void improve() {
     if (algebra_.is_exact()) {
       if (judged_.empty() || stopped_) return;
-      const chain_costs how(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
+      const chain_costs how(hardware_, costs_, problem_, table_, asked_, id_of(options_.warmup));
       std::vector<priced_chain> known;
       for (const auto& [iteration_s, stages] : std::exchange(judged_, {})) known.push_back({iteration_s, how.chain_of(stages)});
       const auto ask = [&] { return go_on(); };

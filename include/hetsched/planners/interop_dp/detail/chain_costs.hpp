@@ -46,9 +46,9 @@ struct priced_chain {
 /// layers; and which small changes make them better.
 class chain_costs {
  public:
-  /// All but the schedule's name outlive this.
+  /// All but the schedule outlive this.
   chain_costs(const cluster& hardware, const any_cost_model& costs, const interop_problem& problem, const stage_prices& table,
-              const planning_problem& asked, std::string_view schedule)
+              const planning_problem& asked, schedule_id schedule)
       : hardware_(hardware),
         costs_(costs),
         problem_(problem),
@@ -56,8 +56,8 @@ class chain_costs {
         asked_(asked),
         schedule_(schedule),
         whole_backwards_(has_warmups(schedule_)),
-        knows_warmups_(schedule_ == "virtual_1f1b"),
-        exact_(schedule_ == schedule_name(warmup_rule::exact)),
+        knows_warmups_(schedule_ == schedule_id::virtual_1f1b),
+        exact_(schedule_ == schedule_id::exact_1f1b),
         judge_(hardware, costs, problem, table, warmup_algebra(warmup_rule::exact), asked) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const auto& placed = problem.placements[p];
@@ -324,7 +324,7 @@ class chain_costs {
     auto& line = p.pipelines.emplace_back();
     line.microbatches = asked_.microbatches;
     line.microbatch_size = asked_.microbatch_size;
-    line.schedule.name = schedule_;
+    line.schedule.name = name_of(schedule_);
     std::vector<submesh> shapes;
     for (const auto& part : from.parts) {
       const auto& where = at(problem_.placements, part.placement).where;
@@ -461,7 +461,7 @@ class chain_costs {
   const interop_problem& problem_;
   const stage_prices& table_;
   const planning_problem& asked_;
-  std::string schedule_;
+  schedule_id schedule_;
   bool whole_backwards_, knows_warmups_, exact_;
   plan_judge judge_;
   std::vector<double> room_;          // by placement, bytes for what a stage's costs take

@@ -483,7 +483,7 @@ class interop_planner {
   void change_best_plans() {
     if (algebra_.is_exact()) {
       if (stopped_ || route_is_fixed() || options_.looks == 0) return;
-      const chain_costs chains(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
+      const chain_costs chains(hardware_, costs_, problem_, table_, asked_, id_of(options_.warmup));
       std::vector<priced_chain> known;
       for (const auto& [iteration_s, stages] : judged_)
         if (iteration_s <= best_s() * (1 + options_.near_tie)) known.push_back({iteration_s, chains.chain_of(stages)});

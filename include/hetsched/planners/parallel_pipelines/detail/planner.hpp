@@ -387,7 +387,7 @@ class parallel_planner {
         return;
       const auto stages = found_.stages_of(found_.best()->pipelines.front());
       if (!stages) return;
-      const chain_costs chains(hardware_, costs_, problem_, table_, asked_, schedule_name(options_.warmup));
+      const chain_costs chains(hardware_, costs_, problem_, table_, asked_, id_of(options_.warmup));
       const auto from = chains.chain_of(*stages);
       if (!chains.keeps_together(from)) return;
       const int looks = std::min(options_.looks, chains.looks_within(options_.effort, from));
