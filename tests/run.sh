@@ -29,7 +29,7 @@ runs() { [[ $lanes == *" $1 "* ]]; }
 
 needed=(g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev)
 runs fuzz && [[ $lanes == " fuzz " ]] || needed+=(libgloo-dev libmetis-dev)
-runs release && needed+=(libdlib-dev coinor-libclp-dev coinor-libcbc-dev libonnx-dev libprotobuf-dev iproute2)
+runs release && needed+=(python3-yaml libdlib-dev coinor-libclp-dev coinor-libcbc-dev libonnx-dev libprotobuf-dev iproute2)
 runs package && needed+=(libbenchmark-dev pkg-config)
 { runs release || runs package || runs torch; } && needed+=(libopenmpi-dev openmpi-bin)
 bash examples/setup.sh "${needed[@]}" || exit 1
@@ -52,7 +52,7 @@ find_sanitizing_clang() {
 }
 wanted "compilations are not kept for the next time" ccache
 runs release && wanted "the format is not checked" clang-format-14
-runs debug && wanted "ranks do not meet in a real Redis" redis-server
+{ runs debug || runs release; } && wanted "ranks do not meet in a real Redis" redis-server
 runs torch && wanted "the lane torch" python3-venv
 runs package && wanted "Conan's recipe and files of the Common Package Specification are not tried out" python3-venv
 { runs release || runs package; } && wanted "component hip is not compiled" libamdhip64-dev
@@ -186,12 +186,12 @@ torch_lane() {
 
   start=$SECONDS
   # Without Gloo, of which LibTorch exports another one.
-  step "configure LibTorch" cmake --preset release -DHETSCHED_TORCH=ON -DHETSCHED_GLOO=OFF -DHETSCHED_BUILD_BENCH=OFF \
+  step "configure LibTorch" cmake --preset release "${cuda[@]}" -DHETSCHED_TORCH=ON -DHETSCHED_GLOO=OFF -DHETSCHED_BUILD_BENCH=OFF \
     -DCMAKE_VERIFY_INTERFACE_HEADER_SETS=ON -B build/libtorch \
     -DCMAKE_PREFIX_PATH="$(build/torch/bin/python -c 'import torch; print(torch.utils.cmake_prefix_path)')" || return
   step "build LibTorch" cmake --build build/libtorch \
     --target hetsched_torch_test train-modules hetsched_torch_verify_interface_header_sets || return
-  tests_of LibTorch "$start" --test-dir build/libtorch -R '^(torch|torch_example|packaging\.(component_torch|torch_headers|torch_tuple|no_torch|pkg_config|cps))$'
+  tests_of LibTorch "$start" --test-dir build/libtorch -R '^(torch|torch_example|packaging\.(component_torch|torch_headers|torch_on_cuda|torch_temporary|torch_tuple|no_torch|pkg_config|cps))$'
 }
 runs torch && torch_lane
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 #include <span>
@@ -227,14 +228,15 @@ TEST_CASE("gloo processes: 256 in a chain have at most 40 files each") {
     const std::chrono::duration<double> met_s = std::chrono::steady_clock::now() - start;
     const int files = pass_along(comm);
     std::vector<std::vector<double>> all;
-    if (comm.gather(std::vector<double>{static_cast<double>(files), met_s.count()}, all, deadline_in(100)) !=
+    const double worked_s = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+    if (comm.gather(std::vector<double>{static_cast<double>(files), met_s.count(), worked_s}, all, deadline_in(100)) !=
         wait_result::progress)
       throw error(comm.failure());
-    double most_files = 0, last_s = 0;
-    for (const auto& one : all) most_files = std::max(most_files, one[0]), last_s = std::max(last_s, one[1]);
+    double most_files = 0, last_s = 0, all_s = 0;
+    for (const auto& one : all) most_files = std::max(most_files, one[0]), last_s = std::max(last_s, one[1]), all_s += one[2];
     if (rank == 0)
-      std::printf("%d processes have met %.1f s after the first was started, with at most %.0f files\n", ranks, last_s,
-                  most_files),
+      std::printf("%d processes have met %.1f s after the first was started, with at most %.0f files, and worked %.1f s\n", ranks,
+                  last_s, most_files, all_s),
           std::fflush(stdout);
     return most_files <= 40 ? "came" : "one has " + std::to_string(most_files) + " files";
   });

@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 FLOORS = {"core": 0, "cluster": 1, "model": 1, "reshard": 2, "schedule": 2, "cost": 3, "plan": 4, "evaluate": 5, "search": 6, "planners": 7, "spmd": 7,
-          "runtime": 8, "io": 9, "views": 9, "gloo": 9, "mpi": 9, "cuda": 9, "torch": 9, "cuda_check": 10, "hip": 10}
+          "runtime": 8, "io": 9, "views": 9, "gloo": 9, "mpi": 9, "cuda": 9, "torch": 10, "cuda_check": 10, "hip": 10}
 # The floors of wings, the folders inside a room; "" is the room's own folder. detail/ belongs to the folder that it lies in.
 WINGS = {
     "cost": {"questions": 0, "memory": 1, "network": 1, "operators": 1, "models": 2},

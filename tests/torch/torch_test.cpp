@@ -583,82 +583,6 @@ TEST_CASE("torch: a parameter that two submodules share is trained once") {
   CHECK(hetsched::check_layer<doubles>(std::move(layer), {3, 4}, {.output = {3, 4}}).text() == "");
 }
 
-TEST_CASE("torch: hidden states and a mask of integers between stages, with LibTorch's losses and the same bits on any ranks") {
-  using mask = hetsched::torch_tensor<std::int64_t>;
-  using pair = std::tuple<torch::Tensor, mask>;
-  constexpr int count = 6;
-  const auto make = [](int l) -> std::shared_ptr<nn::LinearImpl> {
-    return hetsched::torch_seeded(static_cast<std::uint64_t>(l) + 1, [] { return nn::Linear(width, width).ptr(); });
-  };
-  const auto masked = [](nn::LinearImpl& linear, const torch::Tensor& x, const torch::Tensor& m) {
-    return x + torch::tanh(linear.forward(x)) * m.unsqueeze(-1).to(torch::kFloat);
-  };
-  const auto layer = [&](int l) -> hetsched::any_layer<torch::Tensor> {
-    const auto linear = make(l);
-    if (l == 0)
-      return hetsched::torch_parts_layer<torch::Tensor, pair>(linear, [=](const torch::Tensor& x) {
-        return pair{linear->forward(x), (x.sum(-1) > 0).to(torch::kLong)};
-      });
-    if (l + 1 == count)
-      return hetsched::torch_parts_layer<pair, torch::Tensor>(
-          linear, [=](const pair& x) { return masked(*linear, std::get<0>(x), std::get<1>(x)); });
-    return hetsched::torch_parts_layer<pair, pair>(linear, [=](const pair& x) {
-      return pair{masked(*linear, std::get<0>(x), std::get<1>(x)), std::get<1>(x)};
-    });
-  };
-  const auto inputs = [](int step) {
-    std::vector<torch::Tensor> all;
-    for (int m = 0; m < microbatches; ++m)
-      all.push_back(torch::sin(torch::arange(samples * length * width).view({samples, length, width}) * (0.1 * (m + 1)) + step));
-    return all;
-  };
-  const auto squares = [](const torch::Tensor& y, const torch::Tensor& x) { return (y - 0.5 * x).square().mean(); };
-  std::vector<double> expected;
-  std::vector<std::shared_ptr<nn::LinearImpl>> model;
-  std::vector<torch::Tensor> parameters;
-  for (int l = 0; l < count; ++l) {
-    model.push_back(make(l));
-    for (const auto& p : model.back()->parameters()) parameters.push_back(p);
-  }
-  torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.5));
-  for (int s = 0; s < steps; ++s) {
-    optimizer.zero_grad();
-    double sum = 0;
-    for (const auto& x : inputs(s)) {
-      const auto m = (x.sum(-1) > 0).to(torch::kLong);
-      auto y = model[0]->forward(x);
-      for (std::size_t l = 1; l < model.size(); ++l) y = masked(*model[l], y, m);
-      const auto loss = squares(y, x);
-      sum += loss.item<double>();
-      (loss / microbatches).backward();
-    }
-    expected.push_back(sum / microbatches);
-    optimizer.step();
-  }
-  const auto behind = hetsched::packed_shape<torch::Tensor, pair>({{samples, length, width}, {samples, length}});
-  CHECK(behind == hetsched::boundary_shape({samples, 6 + length * width + 2 * length}, {samples, 5 + length * width}));
-  const auto train = [&](const hetsched::schedule& order, int ranks) {
-    std::vector<double> losses;
-    using channels = hetsched::thread_communicator<torch::Tensor>;
-    hetsched::run_on_threads(channels::connect(ranks), [&](channels& channel) {
-      auto trainer = hetsched::make_trainer<torch::Tensor>(
-          hetsched::even_layout(count, order, samples), layer, [&](int) { return behind; }, channel,
-          hetsched::sgd{.learning_rate = 0.5});
-      for (int s = 0; s < steps; ++s) {
-        const auto x = inputs(s);
-        const auto report = trainer.step(x, x, hetsched::torch_loss(squares));
-        if (channel.rank() == 0) losses.push_back(report.loss);
-      }
-    });
-    return losses;
-  };
-  const auto one = train(one_f_one_b(1), 1);
-  CHECK(apart(one, expected) < 1e-6);
-  CHECK(one.back() < 0.5 * one.front());
-  CHECK(train(one_f_one_b(3), 3) == one);
-  CHECK(train(hetsched::zb_h1(2, microbatches), 2) == one);
-}
-
 TEST_CASE("torch: a layer is any module, or a function of one") {
   const auto x = torch::randn({3, 4}).contiguous();
   nn::Linear linear(4, 4);
@@ -742,21 +666,46 @@ TEST_CASE("torch: what does not fit is told") {
   CHECK(says([](const torch::Tensor& x) { return torch::Tensor(x).add_(1); }).find("in-place") != std::string::npos);
 
   // By a training: the rank, the layer and the cause.
-  const auto layout = hetsched::even_layout(2, one_f_one_b(1));
-  using channels = hetsched::thread_communicator<torch::Tensor>;
-  const auto text = thrown([&] {
-    hetsched::run_on_threads(channels::connect(1), [&](channels& channel) {
-      auto trainer = hetsched::make_trainer<torch::Tensor>(
-          layout, [](int layer) { return hetsched::torch_layer(nn::Linear(2, layer == 0 ? 3 : 2)); },
-          [](int) {
-            return hetsched::tensor_shape{2, 2};
-          },
-          channel, hetsched::sgd{});
-      const std::vector<torch::Tensor> inputs(microbatches, torch::zeros({2, 2}));
-      trainer.step(inputs, inputs, hetsched::torch_loss([](const auto& y, const auto& wanted) { return (y - wanted).sum(); }));
+  const auto trained = [](auto make, const torch::Tensor& input) {
+    using channels = hetsched::thread_communicator<torch::Tensor>;
+    return thrown([&] {
+      hetsched::run_on_threads(channels::connect(1), [&](channels& channel) {
+        auto trainer = hetsched::make_trainer<torch::Tensor>(
+            hetsched::even_layout(2, one_f_one_b(1)), make,
+            [](int) {
+              return hetsched::tensor_shape{2, 2};
+            },
+            channel, hetsched::sgd{});
+        const std::vector<torch::Tensor> inputs(microbatches, input);
+        trainer.step(inputs, inputs, hetsched::torch_loss([](const auto& y, const auto& wanted) { return (y - wanted).sum(); }));
+      });
     });
-  });
-  CHECK(text ==
+  };
+  const auto zeros = torch::zeros({2, 2});
+  CHECK(trained([](int layer) { return hetsched::torch_layer(nn::Linear(2, layer == 0 ? 3 : 2)); }, zeros) ==
         "rank 0, step 0: 0F0 (stage 0, layer 0, forward of microbatch 0) failed: the output is of the shape 2 x 3, expected is 2 "
         "x 2");
+  const auto linears_of_two = [](int) { return hetsched::torch_layer(nn::Linear(2, 2)); };
+  CHECK(
+      trained(linears_of_two, zeros.to(torch::kLong)) ==
+      "rank 0, step 0: 0F0 (stage 0, layer 0, forward of microbatch 0) failed: the module's input is of Long on cpu, expected is "
+      "Float on cpu");
+  CHECK(trained(linears_of_two, torch::zeros({2, 4}).slice(1, 0, 4, 2)) == "nothing");  // strided, which modules take
+
+  // A layer that somebody wrote by hand, and whose gradients are not there.
+  struct by_hand {
+    struct context {};
+    torch::Tensor forward(const torch::Tensor& x, context&) { return x.clone(); }
+    torch::Tensor backward(const torch::Tensor&, context&) { return {}; }
+    std::vector<torch::Tensor>& parameters() { return none; }
+    std::vector<torch::Tensor>& gradients() { return none; }
+    std::vector<torch::Tensor> none;
+  };
+  CHECK(trained(
+            [](int layer) -> hetsched::any_layer<torch::Tensor> {
+              if (layer == 1) return by_hand{};
+              return hetsched::torch_layer(nn::Linear(2, 2));
+            },
+            zeros) ==
+        "rank 0, step 0: 0B0 (stage 0, layer 1, backward of microbatch 0) failed: a tensor is an undefined torch::Tensor");
 }

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/activation.h>
@@ -41,11 +41,12 @@ inline std::recursive_mutex& torch_seed_mutex() {
   return one_at_a_time;
 }
 
-/// torch's generator at a seed, for this thread alone among those that ask so, and then where it was. What other threads draw
-/// meanwhile is drawn again later.
+/// torch's generator of a device at a seed, for this thread alone among those that ask so, and then where it was. What other
+/// threads draw meanwhile is drawn again later.
 class torch_drawing {
  public:
-  explicit torch_drawing(std::uint64_t seed) : alone_(torch_seed_mutex()) {
+  torch_drawing(std::uint64_t seed, const c10::Device& device)
+      : alone_(torch_seed_mutex()), generator_(at::globalContext().defaultGenerator(device)) {
     // torch's own kernels hold it while they draw; not to be held where they are called.
     const std::lock_guard hold(generator_.mutex());
     before_ = generator_.get_state();
@@ -60,14 +61,14 @@ class torch_drawing {
 
  private:
   std::lock_guard<std::recursive_mutex> alone_;
-  at::Generator generator_ = at::detail::getDefaultCPUGenerator();
+  at::Generator generator_;
   at::Tensor before_;
 };
 
-/// A hash of a tensor's numbers, or of as many bytes of them, on top of another.
-[[nodiscard]] inline std::uint64_t torch_hash(std::uint64_t hash, const at::Tensor& t, std::size_t most_bytes) {
-  const auto here = t.contiguous();
-  const auto bytes = std::min(here.nbytes(), most_bytes);
+/// A hash of a tensor's first numbers, as many, on top of another. Waits for those of a GPU.
+[[nodiscard]] inline std::uint64_t torch_hash(std::uint64_t hash, const at::Tensor& t, std::int64_t most) {
+  const auto here = t.detach().flatten().narrow(0, 0, std::min(t.numel(), most)).cpu();
+  const auto bytes = here.nbytes();
   const auto* const data = static_cast<const char*>(here.const_data_ptr());
   for (std::size_t i = 0; i < bytes; i += 8) {
     std::uint64_t part = 0;
@@ -140,20 +141,21 @@ class torch_layer {
   };
 
   /// `forward`: what the layer computes with this module; (const torch::Tensor&) -> torch::Tensor, or (const Input&) -> Output.
-  /// Throws: input_error for a parameter that requires a gradient and is not of the tensor's elements, or not on the host.
-  torch_layer(std::shared_ptr<torch::nn::Module> module, function forward)
-      : module_(std::move(module)), forward_(std::move(forward)) {
+  /// `device`: where the module is; on GPUs a torch_device_layer is around this.
+  /// Throws: input_error for a parameter that requires a gradient and is not of the tensor's elements, or not there.
+  torch_layer(std::shared_ptr<torch::nn::Module> module, function forward, const c10::Device& device = at::kCPU)
+      : module_(std::move(module)), forward_(std::move(forward)), device_(device) {
     for (const auto& p : module_->named_parameters()) {
       if (p->requires_grad())
-        detail::require_torch<element>(p.value(), "the parameter " + p.key());
-      else if (!detail::is_torch<element>(p.value()))
+        detail::require_torch<element>(p.value(), "the parameter " + p.key(), device_);
+      else if (!detail::is_torch<element>(p.value(), device_))
         continue;
       // A module lists a parameter as often as its submodules share it.
       p->requires_grad() ? keep(p.key(), p.value(), parameters_, parameter_names_)
                          : keep(p.key(), p.value(), buffers_, buffer_names_);
     }
     for (const auto& b : module_->named_buffers())
-      if (detail::is_torch<element>(b.value())) keep(b.key(), b.value(), buffers_, buffer_names_);
+      if (detail::is_torch<element>(b.value(), device_)) keep(b.key(), b.value(), buffers_, buffer_names_);
     for (const auto& p : parameters_) gradients_.push_back(at::zeros_like(p));
     for (const auto& m : module_->modules())
       if (detail::torch_draws(*m)) drawing_.push_back(m);
@@ -162,20 +164,21 @@ class torch_layer {
   /// module; it has a forward(Tensor) -> Tensor.
   template <class Module>
   requires(std::same_as<Input, Tensor>&& std::same_as<Output, Tensor> &&
-           !std::same_as<Module, torch_layer>) explicit torch_layer(Module module)
-      : torch_layer(pointer_of(module), function_of(module)) {}
+           !std::same_as<Module, torch_layer>) explicit torch_layer(Module module, const c10::Device& device = at::kCPU)
+      : torch_layer(pointer_of(module), function_of(module), device) {}
 
   [[nodiscard]] Output forward(const Input& input, context& c) {
     const torch::AutoGradMode on(true);
     c = {};
     Input given = input;
     each(given, [&]<class T>(T& t) {
+      detail::require_torch<typename tensor_traits<T>::element>(t, "the module's input", device_);
       t = t.detach();
       if constexpr (has_gradient<T>) c.inputs.push_back(t.requires_grad_());
     });
     Output y = computed(given);
     each(y, [&]<class T>(T& t) {
-      detail::require_torch<typename tensor_traits<T>::element>(t, "the module's output");
+      detail::require_torch<typename tensor_traits<T>::element>(t, "the module's output", device_);
       if constexpr (has_gradient<T>)
         c.outputs.push_back(t.requires_grad() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge());
       at::Tensor handed_on = t.detach();
@@ -248,9 +251,9 @@ class torch_layer {
     const auto draws = [](const auto& m) { return *detail::torch_draws(*m); };
     if (!seed_ && std::none_of(drawing_.begin(), drawing_.end(), draws)) return forward_(given);
     std::uint64_t hash = seed_.value_or(0) ^ (static_cast<std::uint64_t>(step_) * 0xd1342543de82ef95u);
-    each(given, [&](const at::Tensor& t) { hash = detail::torch_hash(hash, t, t.nbytes()); });
-    for (const auto& p : parameters_) hash = detail::torch_hash(hash, p, 64);
-    const detail::torch_drawing at_seed(hash);
+    each(given, [&](const at::Tensor& t) { hash = detail::torch_hash(hash, t, t.numel()); });
+    for (const auto& p : parameters_) hash = detail::torch_hash(hash, p, 16);
+    const detail::torch_drawing at_seed(hash, device_);
     return forward_(given);
   }
 
@@ -299,6 +302,7 @@ class torch_layer {
 
   std::shared_ptr<torch::nn::Module> module_;
   function forward_;
+  c10::Device device_;
   std::optional<std::uint64_t> seed_;                        ///< told
   std::vector<std::shared_ptr<torch::nn::Module>> drawing_;  ///< submodules that may draw; empty once told
   std::int64_t step_ = 0;

@@ -3,6 +3,7 @@
 // Tested by tests/torch/torch_test.cpp.
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -113,7 +114,28 @@ struct torch_optimizer {
 
   template <pipeline_tensor Tensor>
   void update(Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const parameter_id&, std::int64_t updates) const {
-    at::Tensor p = parameter.detach();
+    step(parameter.detach(), gradient, state, updates);
+  }
+  /// Of torch_device_tensors, on their queue.
+  template <class Tensor, class Queue>
+  requires requires(const Tensor& t, const Queue& q) {
+    { t.view(q) } -> std::same_as<at::Tensor>;
+  }
+  void update(Tensor& parameter, Tensor& gradient, std::span<Tensor> state, const parameter_id&, std::int64_t updates,
+              const Queue& q) const {
+    const Tensor* reads[] = {&gradient};
+    std::vector<Tensor*> writes{&parameter};
+    for (auto& s : state) writes.push_back(&s);
+    Tensor::work(q, reads, writes, [&] {
+      std::vector<at::Tensor> kept_state;
+      for (auto& s : state) kept_state.push_back(s.view(q));
+      step(parameter.view(q), gradient.view(q), std::span(kept_state), updates);
+    });
+  }
+
+ private:
+  template <class Tensor>
+  void step(at::Tensor p, const at::Tensor& gradient, std::span<Tensor> state, std::int64_t updates) const {
     p.mutable_grad() = gradient;
     Optimizer one(std::vector<at::Tensor>{p}, options);
     void* const key = p.unsafeGetTensorImpl();

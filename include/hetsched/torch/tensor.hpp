@@ -3,6 +3,7 @@
 // Tested by tests/torch/torch_test.cpp.
 
 #include <sstream>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -18,21 +19,27 @@ namespace hetsched {
 
 namespace detail {
 
-/// Whether a tensor has such elements in the host's memory.
+/// Whether a tensor has such elements in the memory of this device; unless told otherwise, the host's.
 template <class Element>
-[[nodiscard]] bool is_torch(const at::Tensor& t) {
-  return t.defined() && t.scalar_type() == c10::CppTypeToScalarType<Element>::value && t.device().is_cpu() &&
+[[nodiscard]] bool is_torch(const at::Tensor& t, const c10::Device& device = at::kCPU) {
+  return t.defined() && t.scalar_type() == c10::CppTypeToScalarType<Element>::value && t.device() == device &&
          t.layout() == at::kStrided;
 }
 
-/// Throws: input_error for a tensor that is undefined, of elements of another type, or not in the host's memory. `what`: it is.
-template <class Element>
-void require_torch(const at::Tensor& t, std::string_view what) {
+/// Throws: input_error for a tensor that is undefined. `what`: it is.
+inline void require_defined(const at::Tensor& t, std::string_view what) {
   if (!t.defined()) throw input_error(std::string(what) + " is an undefined torch::Tensor");
-  if (is_torch<Element>(t)) return;
+}
+
+/// Throws: input_error for a tensor that is undefined, of elements of another type, or not in this device's memory. `what`: it
+/// is.
+template <class Element>
+void require_torch(const at::Tensor& t, std::string_view what, const c10::Device& device = at::kCPU) {
+  require_defined(t, what);
+  if (is_torch<Element>(t, device)) return;
   std::ostringstream text;
   text << what << " is of " << t.scalar_type() << " on " << t.device() << ", expected is "
-       << c10::CppTypeToScalarType<Element>::value << " on cpu";
+       << c10::CppTypeToScalarType<Element>::value << " on " << device;
   throw input_error(text.str());
 }
 
@@ -48,7 +55,10 @@ struct torch_traits {
   using element = Element;
   static constexpr memory_space space = memory_space::host;
   static constexpr bool is_handle = true;
-  static at::IntArrayRef shape(const Tensor& t) { return t.sizes(); }
+  static at::IntArrayRef shape(const Tensor& t) {
+    require_defined(t, "a tensor");
+    return t.sizes();
+  }
   static Element* data(Tensor& t) {
     require_torch<Element>(t, "a tensor");
     return t.template mutable_data_ptr<Element>();

@@ -50,8 +50,11 @@ struct CppTypeToScalarType<BFloat16> {
 };
 
 enum class DeviceType : std::int8_t { CPU, CUDA };
+inline constexpr DeviceType kCPU = DeviceType::CPU, kCUDA = DeviceType::CUDA;
+using DeviceIndex = std::int8_t;
 struct Device {
-  bool is_cpu() const;
+  Device(DeviceType, DeviceIndex = -1);
+  bool operator==(const Device&) const noexcept;
 };
 std::ostream& operator<<(std::ostream&, const Device&);
 
@@ -68,7 +71,10 @@ struct intrusive_ptr {
   void reset() noexcept;
 };
 
-struct Scalar {};
+struct Scalar {
+  Scalar();
+  Scalar(double);
+};
 
 class TensorImpl;
 
@@ -90,9 +96,10 @@ std::ostream& operator<<(std::ostream&, ArrayRef<T>);
 namespace at {
 
 using c10::BFloat16;
+using c10::kCPU;
 using c10::kStrided;
 using c10::ScalarType;
-inline constexpr ScalarType kByte = ScalarType::Byte;
+inline constexpr ScalarType kByte = ScalarType::Byte, kDouble = ScalarType::Double;
 using IntArrayRef = c10::ArrayRef<std::int64_t>;
 
 class Tensor {
@@ -112,12 +119,17 @@ class Tensor {
   std::int64_t numel() const;
   std::size_t nbytes() const;
   Tensor to(ScalarType) const;
+  Tensor to(const struct TensorOptions&) const;
   Tensor reshape(IntArrayRef) const;
   Tensor contiguous() const;
+  Tensor flatten() const;
+  Tensor narrow(std::int64_t, std::int64_t, std::int64_t) const;
+  Tensor cpu() const;
   Tensor clone() const;
   Tensor detach() const;
   Tensor& add_(const Tensor&) const;
-  Tensor& copy_(const Tensor&) const;
+  Tensor& mul_(const c10::Scalar&) const;
+  Tensor& copy_(const Tensor&, bool = false) const;
   Tensor& mutable_grad() const;
   c10::TensorImpl* unsafeGetTensorImpl() const;
   void* mutable_data_ptr() const;
@@ -130,16 +142,16 @@ class Tensor {
   T item() const;
 };
 
-Tensor empty(IntArrayRef, ScalarType);
 Tensor zeros_like(const Tensor&);
 Tensor scalar_tensor(const c10::Scalar&);
-Tensor from_blob(void*, IntArrayRef, ScalarType);
 
 struct TensorOptions {
+  TensorOptions(ScalarType);
   TensorOptions dtype(ScalarType) const;
 };
 TensorOptions device(c10::Device);
 Tensor empty(IntArrayRef, const TensorOptions&);
+Tensor from_blob(void*, IntArrayRef, const TensorOptions&);
 
 struct Generator {
   std::mutex& mutex();
@@ -147,9 +159,10 @@ struct Generator {
   void set_state(const Tensor&);
   Tensor get_state() const;
 };
-namespace detail {
-const Generator& getDefaultCPUGenerator();
-}
+struct Context {
+  const Generator& defaultGenerator(c10::Device);
+};
+Context& globalContext();
 
 }  // namespace at
 
@@ -295,7 +308,9 @@ class Module {
   virtual ~Module();
   const std::string& name() const noexcept;
   virtual bool is_training() const noexcept;
+  virtual void to(c10::Device, bool = false);
   std::vector<std::shared_ptr<Module>> modules(bool = true) const;
+  std::vector<Tensor> parameters(bool = true) const;
   OrderedDict<std::string, Tensor> named_parameters(bool = true) const;
   OrderedDict<std::string, Tensor> named_buffers(bool = true) const;
   OrderedDict<std::string, std::shared_ptr<Module>> named_children() const;
