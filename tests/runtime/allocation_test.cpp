@@ -9,8 +9,10 @@
 #include <atomic>
 #include <barrier>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include <hetsched/runtime/group/axis_group.hpp>
@@ -179,6 +181,73 @@ TEST_CASE("[threads] nor are slices that groups exchange") {
     CAPTURE(std::string(name_of(how)));
     CHECK(after == before);
   }
+}
+
+TEST_CASE(
+    "a loss that takes the output for its own writes the gradient over it, in chunks: no further tensor, and the same bits") {
+  using namespace hetsched;
+  using namespace hetsched::test;
+  using tensor = matrix<double>;
+  using trainer_type = pipeline_trainer<tensor, linear<double>, thread_communicator<tensor>, sgd>;
+  constexpr int layers = 3, microbatches = 5, steps = 4;
+  constexpr std::size_t rows = 7, columns = 3, chunk = 2;
+  random_source random(5);
+  std::vector<tensor> inputs, targets;
+  for (int m = 0; m < microbatches; ++m) {
+    inputs.push_back(random_matrix<double>(random, rows, columns));
+    targets.push_back(random_matrix<double>(random, rows, columns));
+  }
+  const auto plain = [](const tensor& y, const tensor& wanted) {
+    loss_value<tensor> found{0, tensor(rows, columns)};
+    for (std::size_t k = 0; k < rows * columns; ++k) {
+      const double d = found.gradient.data()[k] = y.data()[k] - wanted.data()[k];
+      found.value += d * d / 2;
+    }
+    return found;
+  };
+  const auto own = [](tensor&& y, const tensor& wanted) {
+    double value = 0;
+    for (std::size_t first = 0; first < y.rows(); first += chunk)
+      for (std::size_t k = first * y.columns(); k < std::min(first + chunk, y.rows()) * y.columns(); ++k) {
+        const double d = y.data()[k] -= wanted.data()[k];
+        value += d * d / 2;
+      }
+    return loss_value<tensor>{value, std::move(y)};
+  };
+  struct found {
+    std::vector<double> losses;
+    long in_steps = 0, in_evaluation = 0;
+  };
+  const auto train = [&](const auto& loss) {
+    found told;
+    auto ends = thread_communicator<tensor>::connect(1);
+    trainer_type trainer(
+        even_layout(layers, gpipe(1, microbatches)),
+        [](int l) {
+          random_source first(static_cast<std::uint64_t>(l) + 1);
+          return linear<double>(columns, columns, first);
+        },
+        [](int) {
+          return tensor_shape{rows, columns};
+        },
+        ends[0], sgd{.learning_rate = 0.1}, {.scaling = {.scale = 8}});
+    const auto step = [&] { told.losses.push_back(trainer.step(inputs, targets, loss).loss); };
+    const auto evaluate = [&] { told.losses.push_back(trainer.evaluate(inputs, targets, loss)); };
+    told.losses.reserve(2 * steps + 2);
+    step(), evaluate();
+    auto before = allocations.load();
+    for (int i = 0; i < steps; ++i) step();
+    told.in_steps = allocations - before;
+    before = allocations;
+    for (int i = 0; i < steps; ++i) evaluate();
+    told.in_evaluation = allocations - before;
+    return told;
+  };
+  const auto wanted = train(plain), without = train(own);
+  CHECK(without.losses == wanted.losses);
+  CHECK(without.losses.back() < without.losses.front());
+  CHECK(wanted.in_steps - without.in_steps == steps * microbatches);
+  CHECK(wanted.in_evaluation - without.in_evaluation == steps * microbatches);
 }
 
 TEST_CASE("[threads] a trainer allocates nothing after the first step") {

@@ -207,7 +207,8 @@ class cuda_step_graph {
 
   /// Enqueues a step. `inputs`, `targets`: of each microbatch, on the device of the first, or the last, stage or in pinned
   /// memory; where they lie elsewhere than in the step before, arguments have changed. `loss`: (const Tensor& output, const
-  /// Tensor& target, queue, double& value) -> Tensor, the gradient, which enqueues its work. `update`: (Stage&, queue), enqueues
+  /// Tensor& target, queue, double& value) -> Tensor, the gradient, which enqueues its work, or one that has the output for its
+  /// own, as pipeline_executor::step's. `update`: (Stage&, queue), enqueues
   /// on the queue of each stage of each direction what follows when its gradients are there, such as an optimizer's work; what it
   /// writes is gradients, parameters and what it alone uses. Calls of both are those of the last step that was captured. Throws:
   /// input_error for wrong numbers of them, and for what waits for the host where it is captured; cuda_error; what layers, loss
@@ -559,7 +560,7 @@ class cuda_step_graph {
     if (a.kind == forward && a.stage + 1 == order_.stages) {
       const auto& target = targets_[a.microbatch];
       detail::begin_read(target, q);
-      auto gradient = loss(std::as_const(made), target, q, losses_.data()[a.microbatch]);
+      auto gradient = loss(std::move(made), target, q, losses_.data()[a.microbatch]);
       detail::end_read(target, q, q.record());
       if (!forward_only_) f.gradient = std::move(gradient);
     }

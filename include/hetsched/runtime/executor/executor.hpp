@@ -59,8 +59,8 @@ class stage_executor {
 
  public:
   using stage_list = std::vector<std::unique_ptr<held_stage<Tensor, queue>>>;
-  /// Calls the loss of a microbatch, keeps its value, and returns its gradient.
-  using loss_call = function_ref<Tensor(const Tensor& output, std::size_t microbatch, double& value)>;
+  /// Calls the loss of a microbatch, which gets the output for its own, keeps its value, and returns its gradient.
+  using loss_call = function_ref<Tensor(Tensor&& output, std::size_t microbatch, double& value)>;
 
   stage_executor(const schedule& order, stage_list stages, const pipeline_groups& groups, Communicator comm,
                  const executor_options& options, Stager stager, Backend backend)
@@ -459,7 +459,7 @@ class stage_executor {
       if (op.what.kind == forward && op.what.stage + 1 == stages_) {
         require_contiguous(made, "the output");
         in_loss = true;
-        Tensor gradient = loss(std::as_const(made), m, losses_.data()[m]);
+        Tensor gradient = loss(std::move(made), m, losses_.data()[m]);
         if (op.gradient >= 0) at(gradients_, op.gradient) = std::move(gradient);
       }
       if (op.out >= 0) require_handed_over(made, edges_.shape_of(op.out), back ? "the input's gradient" : "the output");
@@ -643,19 +643,20 @@ class pipeline_executor : public detail::stage_executor<Tensor, Communicator, St
   /// Runs one iteration. `inputs`, `targets`: this device's share of each microbatch; only this rank's first and last stages read
   /// them, so ranks without may pass empty spans. `loss`: (const Tensor& output, const Target&) -> loss_value<Tensor>, or one
   /// that enqueues its work: (const Tensor& output, const Target&, queue, double& value) -> Tensor, the gradient; without
-  /// backwards it may return its value alone. `told`: of stages that have ended in the last pass of an accumulation; all passes
-  /// have the number of one step. A layer that never returns holds up its own rank, and those that wait for it.
-  /// Requires: passes that are not last only where directions are not summed here (executor_options::sums_directions).
-  /// Throws: input_error for a wrong number of inputs or targets, or parameters' gradients that are not contiguous; layer_error,
-  /// with rank, stage, layer and microbatch, for what layers and loss throw, and for outputs, inputs' gradients and the loss's
-  /// gradient that are not contiguous or not of their shape; communication_error if other ranks fail or are late, or this rank's
-  /// device is late; and what queues throw.
-  /// Then the other ranks' steps end with an error too, gradients are of no use, and the communicator cannot be used again.
+  /// backwards it may return its value alone. A loss that takes Tensor or Tensor&& has the output for its own: it may write the
+  /// gradient over it, if no context of a layer looks at it, and return it. `told`: of stages that have ended in the last pass of
+  /// an accumulation; all passes have the number of one step. A layer that never returns holds up its own rank, and those that
+  /// wait for it. Requires: passes that are not last only where directions are not summed here
+  /// (executor_options::sums_directions). Throws: input_error for a wrong number of inputs or targets, or parameters' gradients
+  /// that are not contiguous; layer_error, with rank, stage, layer and microbatch, for what layers and loss throw, and for
+  /// outputs, inputs' gradients and the loss's gradient that are not contiguous or not of their shape; communication_error if
+  /// other ranks fail or are late, or this rank's device is late; and what queues throw. Then the other ranks' steps end with an
+  /// error too, gradients are of no use, and the communicator cannot be used again.
   template <class Target, class Loss>
   void step(std::span<const Tensor> inputs, std::span<const Target> targets, Loss&& loss, const stage_listener& told = {},
             const accumulation& pass = {}) {
-    const auto call = [&](const Tensor& output, std::size_t m, double& value) {
-      return detail::gradient_of(loss, output, targets[m], value, this->forward_only_, this->queue_);
+    const auto call = [&](Tensor&& output, std::size_t m, double& value) {
+      return detail::gradient_of(loss, std::move(output), targets[m], value, this->forward_only_, this->queue_, output_shape_);
     };
     this->run_step(inputs, targets.size(), call, told, pass);
   }
@@ -674,6 +675,7 @@ class pipeline_executor : public detail::stage_executor<Tensor, Communicator, St
   }
 
   std::shared_ptr<const detail::common_devices> devices_;  ///< kept for others that are still to be made; null: nobody shares it
+  tensor_shape output_shape_;                              ///< that a loss has got
 };
 
 }  // namespace hetsched

@@ -49,7 +49,7 @@ struct profile_options {
 /// little of its numbers in caches as in training. `input`: the first layer's; each other layer gets what the one before has put
 /// out. `make_layer`: (layer) -> Layer, which can be moved. `kind_of`: (layer) -> a value that is equal for layers that cost the
 /// same; `copies` layers of every kind are made and timed, or as many as there are. `loss`: (const Tensor& output) ->
-/// loss_value<Tensor>, of the last layer's output, counted as part of its forward.
+/// loss_value<Tensor>, of the last layer's output, which it may take for its own, counted as part of its forward.
 /// Returns: one entry per layer of the range.
 /// Throws: input_error for an empty range, no repeats or no copies, and what layers and loss throw.
 /// Complexity: (warmup + repeats) copies forwards and backwards per kind; holds all layers made, with their contexts.
@@ -111,16 +111,16 @@ template <class Tensor, class MakeLayer, class KindOf, class Loss>
       if (run == 0 && kinds[k].first == number && options.before_layer) options.before_layer(number);
       const double start_s = steady_now_s();
       output = layer.forward(i == 0 ? input : std::as_const(made[before].output), contexts[i]);
+      kinds[k].costs.output_bytes = bytes_of(output);
       double end_s = 0;
       if (i + 1 == made.size()) {
-        gradient = std::move(loss(std::as_const(output)).gradient);
+        gradient = std::move(loss(std::move(output)).gradient);
         end_s = steady_now_s();
       } else {
         end_s = steady_now_s();
         gradient = tensor_traits<Tensor>::make(detail::shape_of(output));
         detail::assign(gradient, output);  // numbers of an ordinary size
       }
-      kinds[k].costs.output_bytes = bytes_of(output);
       if (run >= options.warmup) kinds[k].forward_s.push_back(end_s - start_s);
     }
     for (std::size_t i = made.size(); i-- > 0;) {

@@ -116,14 +116,13 @@ class pipeline_trainer {
 
   /// Runs one iteration: forward, backward, exchange, update. `inputs`, `targets`: this rank's part of each microbatch of its
   /// pipeline (see samples()), empty for ranks without its first or last stage; targets are contiguous. `loss`: (const Tensor&
-  /// output, const Target&) -> loss_value<Tensor>, as trainer_options::loss_in_parts says, or one that enqueues its work, as the
-  /// executor's. Parameters change only when all ranks have told that their gradients are whole. Nothing is allocated after the
-  /// first step, if layers, loss, optimizer and communicator allocate nothing. Throws: as pipeline_executor::step;
-  /// communication_error; agreed_error for what is not finite (if asked for) and for optimizers that are set differently.
-  /// Parameters and optimizer are then as after the last committed step, and the communicator cannot be used again, but for
-  /// checkpoints behind an agreed_error. An optimizer
-  /// that throws leaves parameters half updated. Where a process is killed or cut off in the moment of agreement, others may be
-  /// one step apart: committed_step() tells.
+  /// output, const Target&) -> loss_value<Tensor>, as trainer_options::loss_in_parts says, or one that enqueues its work or has
+  /// the output for its own, as the executor's. Parameters change only when all ranks have told that their gradients are whole.
+  /// Nothing is allocated after the first step, if layers, loss, optimizer and communicator allocate nothing. Throws: as
+  /// pipeline_executor::step; communication_error; agreed_error for what is not finite (if asked for) and for optimizers that are
+  /// set differently. Parameters and optimizer are then as after the last committed step, and the communicator cannot be used
+  /// again, but for checkpoints behind an agreed_error. An optimizer that throws leaves parameters half updated. Where a process
+  /// is killed or cut off in the moment of agreement, others may be one step apart: committed_step() tells.
   template <class Targets, class Loss>
   step_report step(std::span<const Tensor> inputs, const Targets& targets, Loss&& loss) {
     guarded("", [&] {
