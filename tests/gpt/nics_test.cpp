@@ -93,11 +93,17 @@ TEST_CASE("a user chooses NCCL's cards by the environment or a file that NCCL re
   CHECK(!train::has_chosen_nics());
   write("NCCL_DEBUG=INFO\nNCCL_NET=Socket");
   CHECK(train::has_chosen_nics());
+  train::set_for_nccl({{"NCCL_NET", "IB"}});
+  CHECK(std::getenv("NCCL_NET") == nullptr);
   std::filesystem::remove(file);
   CHECK(!train::has_chosen_nics());
   ::setenv("NCCL_IB_HCA", "mlx5_3", 1);
   CHECK(train::has_chosen_nics());
+  train::set_for_nccl({{"NCCL_IB_HCA", "=mlx5_0:1"}, {"NCCL_SOCKET_IFNAME", "=lo"}});
+  CHECK(std::getenv("NCCL_IB_HCA") == std::string("mlx5_3"));
+  CHECK(std::getenv("NCCL_SOCKET_IFNAME") == std::string("=lo"));
   ::unsetenv("NCCL_IB_HCA");
+  ::unsetenv("NCCL_SOCKET_IFNAME");
   ::unsetenv("NCCL_CONF_FILE");
 
   const auto before = train::nccl_host_number();

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <stdlib.h>
-
 #include <string>
 #include <utility>
 #include <vector>
@@ -108,8 +106,7 @@ void train::train_on_gpus(job& j) {
     const double deadline_s = j.given.place.deadline_s;
     const auto setting =
         choose_nccl(network, find_nccl_rank(all, place(j.place)), joined_ranks_of(j), j.given.place.interface, deadline_s);
-    // NCCL has not been called yet. What the user has set stays.
-    for (const auto& [name, value] : setting.variables) (void)::setenv(name.c_str(), value.c_str(), 0);
+    set_for_nccl(setting.variables);
     if (j.place.rank == 0)
       for (const auto& line : setting.told) say(line);
     over_nccl<tensor>(all, place(j.place), hetsched::nccl_runtime(), network,

@@ -2,6 +2,8 @@
 // What processes tell NCCL before it starts: network cards, and channels.
 #pragma once
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
@@ -29,23 +31,26 @@ struct nccl_rank {
   int multiprocessors = 0;
 };
 
-/// Whether a user has chosen NCCL's network cards, in the environment or a file that NCCL reads.
+/// Whether a variable of NCCL's is set, in the environment or in a file that NCCL reads for those that are not.
+[[nodiscard]] inline bool is_set_for_nccl(const std::string& name) {
+  if (std::getenv(name.c_str())) return true;
+  const char *const own = std::getenv("NCCL_CONF_FILE"), *const home = std::getenv("HOME");
+  for (const auto& file :
+       {std::string("/etc/nccl.conf"), own ? std::string(own) : std::string(home ? home : "") + "/.nccl.conf"}) {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);)
+      if (line.starts_with(name + "=")) return true;
+  }
+  return false;
+}
+/// Whether a user has chosen NCCL's network cards.
 [[nodiscard]] inline bool has_chosen_nics() {
-  const auto value = [](const char* name) {
-    const char* const found = std::getenv(name);
-    return std::string(found ? found : "");
-  };
-  const auto own = value("NCCL_CONF_FILE");
-  std::vector<std::string> files{"/etc/nccl.conf", own.empty() ? value("HOME") + "/.nccl.conf" : own};
-  return std::any_of(std::begin(hetsched::nccl_nic_variables), std::end(hetsched::nccl_nic_variables), [&](const char* name) {
-    const auto sets = [&](const std::string& file) {
-      std::ifstream in(file);
-      for (std::string line; std::getline(in, line);)
-        if (line.starts_with(std::string(name) + "=")) return true;
-      return false;
-    };
-    return !value(name).empty() || std::any_of(files.begin(), files.end(), sets);
-  });
+  return std::any_of(std::begin(hetsched::nccl_nic_variables), std::end(hetsched::nccl_nic_variables), is_set_for_nccl);
+}
+/// Sets what is not set yet. Requires: NCCL has not been called, and no other thread looks at the environment.
+inline void set_for_nccl(const std::vector<std::pair<std::string, std::string>>& variables) {
+  for (const auto& [name, value] : variables)
+    if (!is_set_for_nccl(name)) (void)::setenv(name.c_str(), value.c_str(), 1);
 }
 
 /// A rank of this process. `place`: a GPU, or -1. Throws: cuda_error.
