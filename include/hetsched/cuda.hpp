@@ -5,6 +5,7 @@
 #include <hetsched/cuda/backend.hpp>
 #include <hetsched/cuda/buffer.hpp>
 #include <hetsched/cuda/carried_layer.hpp>
+#include <hetsched/cuda/choose_nics.hpp>
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/find_nics.hpp>
 #include <hetsched/cuda/graphs.hpp>

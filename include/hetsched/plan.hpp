@@ -5,6 +5,7 @@
 
 #include <hetsched/plan/gradient_groups.hpp>
 #include <hetsched/plan/inference_plan.hpp>
+#include <hetsched/plan/nccl_channels.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/plan/stage_parts.hpp>

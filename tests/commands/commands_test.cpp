@@ -84,6 +84,8 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
   const bool several = std::any_of(file.plan.pipelines.begin(), file.plan.pipelines.end(),
                                    [](const auto& line) { return line.stages.size() > 1; });
   CHECK((w.get("report.html").find("Transports") != std::string::npos) == several);
+  CHECK((w.get("report.html").find("hetsched-train --nccl: 2 channels, while transfers last 3% of the smallest GPU") !=
+         std::string::npos) == several);
 
   const auto trace = nlohmann::json::parse(w.get("trace.json"));
   CHECK(trace.at("traceEvents").size() > 0);

@@ -45,21 +45,39 @@ TEST_CASE("[threads] copies within and between devices take as long as the machi
   CHECK(machine.leaks().empty());
 }
 
-TEST_CASE("network cards are those that Linux lists as active, with their rates") {
-  const auto folder = std::filesystem::temp_directory_path() / ("hetsched-nics-" + std::to_string(::getpid()));
+TEST_CASE("network cards are those that Linux lists as active, with their rates, kinds and places") {
+  namespace fs = std::filesystem;
+  const auto folder = fs::temp_directory_path() / ("hetsched-nics-" + std::to_string(::getpid()));
+  const auto write = [](const fs::path& file, const std::string& text) {
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << text << '\n';
+  };
   const auto port = [&](const std::string& name, const std::string& number, const std::string& state, const std::string& rate) {
     const auto here = folder / name / "ports" / number;
-    std::filesystem::create_directories(here);
-    std::ofstream(here / "state") << state << '\n';
-    std::ofstream(here / "rate") << rate << '\n';
+    write(here / "state", state);
+    write(here / "rate", rate);
   };
   port("mlx5_1", "1", "4: ACTIVE", "200 Gb/sec (4X HDR)");
   port("mlx5_0", "2", "4: ACTIVE", "2.5 Gb/sec (1X SDR)");
   port("mlx5_0", "1", "1: DOWN", "10 Gb/sec (4X SDR)");
   port("mlx5_2", "1", "4: ACTIVE", "unknown");
   port("mlx5_2", "x", "4: ACTIVE", "200 Gb/sec (4X HDR)");
+  write(folder / "mlx5_1/ports/1/link_layer", "InfiniBand");
+  const auto device = folder / "devices/pci0000:15/0000:15:01.0/0000:17:00.0";
+  write(device / "numa_node", "1");
+  fs::create_directory_symlink(device, folder / "mlx5_1/device");
+  write(folder / "alone/pci10000:e0/10000:e0:02.0/numa_node", "-1");
   CHECK(find_nics(folder.string()) ==
-        std::vector<nic>{{"mlx5_0", 2, gbit_per_s(2.5)}, {"mlx5_1", 1, gbit_per_s(200)}, {"mlx5_2", 1, 0}});
+        std::vector<nic>{{.name = "mlx5_0", .port = 2, .bandwidth = gbit_per_s(2.5)},
+                         {.name = "mlx5_1",
+                          .bandwidth = gbit_per_s(200),
+                          .link_layer = "InfiniBand",
+                          .place = {.path = {"pci0000:15", "0000:15:01.0", "0000:17:00.0"}, .node = 1}},
+                         {.name = "mlx5_2"}});
   CHECK(find_nics((folder / "nothing").string()).empty());
-  std::filesystem::remove_all(folder);
+  CHECK(find_pci_place((folder / "alone/pci10000:e0/10000:e0:02.0").string()) ==
+        pci_place{.path = {"pci10000:e0", "10000:e0:02.0"}, .node = -1});
+  CHECK(find_pci_place((folder / "nothing").string()) == pci_place{});
+  CHECK(pci_name(1, 0x17, 2) == "0001:17:02.0");
+  fs::remove_all(folder);
 }

@@ -46,8 +46,9 @@ TEST_CASE("[threads] two ranks over NCCL have the bits of one device") {
   fake_nccl_world world(machine);
   {
     fake_devices devices(cuda_check::api{&machine});
-    CHECK(run_on_fake<false>(devices, connect_nccl(devices, world, 2), {0, 1}, t, order, {.deadline_s = 20}, 2) ==
-          reference(t, order));
+    const auto ends = connect_nccl(devices, world, 2);
+    CHECK(machine.calls("cudaStreamCreateWithPriority") == 2);
+    CHECK(run_on_fake<false>(devices, ends, {0, 1}, t, order, {.deadline_s = 20}, 2) == reference(t, order));
   }
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
   CHECK(machine.blocks_alive() == 0);

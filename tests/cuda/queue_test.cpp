@@ -175,6 +175,27 @@ TEST_CASE("[threads] queues that were lent serve again") {
   }
 }
 
+TEST_CASE("[threads] what other ranks wait for goes first on its device: its streams have a priority, and serve nothing else") {
+  cuda_check::machine machine({.devices = 1});
+  fake_devices devices(cuda_check::api{&machine});
+  const auto plain = [&] { return machine.calls("cudaStreamCreateWithFlags"); };
+  const auto urgent = [&] { return machine.calls("cudaStreamCreateWithPriority"); };
+  {
+    const cuda_backend<cuda_check::api> backend(devices, 0, "rank 0");
+    CHECK(plain() == 2);   // what is freed; computations
+    CHECK(urgent() == 1);  // slices
+    CHECK(backend.transfer_queue().own()->is_urgent());
+    CHECK(!backend.compute_queue().own()->is_urgent());
+  }
+  const auto one = devices.lend_queue(0, "one"), other = devices.lend_queue(0, "another");
+  CHECK(plain() == 3);
+  const auto first = devices.lend_queue(0, "first", true);
+  CHECK(urgent() == 1);
+  const auto second = devices.lend_queue(0, "second", true);
+  CHECK(urgent() == 2);
+  CHECK(plain() == 3);
+}
+
 TEST_CASE("[threads] the memory of numbers that others take the place of is not used again while a device writes there") {
   cuda_check::machine machine({.lazy = true});
   fake_devices devices(cuda_check::api{&machine});

@@ -48,6 +48,13 @@ template <cuda_graph_api Api>
   (void)api.set_zero(b, bytes, first);
   (void)api.synchronize(first);
 
+  if constexpr (cuda_priority_api<Api>) {
+    typename Api::stream urgent{};
+    tell("cudaStreamCreateWithPriority", "of the greatest priority that there is", ok, api.create_urgent_stream(urgent));
+    tell("cudaMemsetAsync", "on such a stream", ok, api.set_zero(a, bytes, urgent));
+    (void)api.synchronize(urgent);
+    (void)api.destroy_stream(urgent);
+  }
   tell("cudaEventQuery", "never recorded", ok, api.query(other));
   double seconds = 0;
   tell("cudaEventElapsedTime", "events without times", invalid_handle, api.elapsed(seconds, event, other));

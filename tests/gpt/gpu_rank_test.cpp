@@ -169,7 +169,7 @@ train::job::result on_processes(train::job j, const std::vector<int>& places, st
       train::job::result own;
       if constexpr (std::is_same_v<tensor, fake_tensor>) {
         if (j.given.nccl)
-          train::over_nccl<tensor>(devices, place, fake_nccl{&world}, comm, j.given.place.deadline_s,
+          train::over_nccl<tensor>(devices, place, fake_nccl{&world}, comm, {.deadline_s = j.given.place.deadline_s},
                                    [&](auto& both) { train::train_rank(j, both, here, own); });
         else if (j.given.cuda_ipc)
           train::over_ipc<tensor>(devices, place, comm, j.given.place.deadline_s,
@@ -398,5 +398,5 @@ TEST_CASE("what GPUs do not train is refused by name") {
   auto experts = small_job(true);
   experts.config.experts = 2;
   experts.given.graphs = true;
-  refuses(experts, "layers with experts are not captured in graphs");
+  refuses(experts, "layers with experts, whose rows find their experts on the host in each step, are not captured in graphs");
 }

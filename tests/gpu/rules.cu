@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <hetsched/cuda/find_nics.hpp>
 #include <hetsched/cuda/runtime.hpp>
 
 #include "../cuda/rules.hpp"
@@ -28,6 +29,10 @@ using clock_type = std::chrono::steady_clock;
 double seconds_since(clock_type::time_point begin) { return std::chrono::duration<double>(clock_type::now() - begin).count(); }
 
 __global__ void nothing() {}
+__global__ void spin(long long clocks) {
+  for (const auto begin = clock64(); clock64() - begin < clocks;) {
+  }
+}
 __global__ void wait_for(const volatile int* flag) {
   while (*flag == 0) {
   }
@@ -423,6 +428,58 @@ void two_processes() {
   (void)waitpid(other, &status, 0);
 }
 
+/// A short kernel behind one of many blocks on another stream, of its priority and of the greatest: when it ends, of the long
+/// one's time.
+void urgent_streams() {
+  const hetsched::cuda_runtime api;
+  cudaStream_t busy{}, plain{}, urgent{};
+  (void)api.create_stream(busy);
+  (void)api.create_stream(plain);
+  row("a stream of the greatest priority is made", api.create_urgent_stream(urgent) == 0, "");
+  cudaDeviceProp all{};
+  cudaGetDeviceProperties(&all, 0);
+  const auto share = [&](cudaStream_t other) {
+    cudaEvent_t begin{}, short_end{}, long_end{};
+    for (auto* e : {&begin, &short_end, &long_end}) (void)api.create_timed_event(*e);
+    (void)api.record(begin, busy);
+    // Eight times what fits at once: its blocks come and go, so that others can come between them.
+    spin<<<8 * 2 * all.multiProcessorCount, all.maxThreadsPerMultiProcessor / 2, 0, busy>>>(1'000'000);
+    nothing<<<1, 1, 0, other>>>();
+    (void)api.record(short_end, other);
+    (void)api.record(long_end, busy);
+    (void)api.synchronize(busy);
+    (void)api.synchronize(other);
+    double first = 0, whole = 1;
+    (void)api.elapsed(first, begin, short_end);
+    (void)api.elapsed(whole, begin, long_end);
+    for (auto e : {begin, short_end, long_end}) (void)api.destroy_event(e);
+    return first / whole;
+  };
+  (void)share(plain), (void)share(urgent);
+  const double of_plain = share(plain), of_urgent = share(urgent);
+  row("a kernel behind one of many blocks ends after, of its time", true, number("%.2f", of_plain));
+  row("the same of the greatest priority", of_urgent < 0.5, number("%.2f", of_urgent));
+  for (auto s : {busy, plain, urgent}) (void)api.destroy_stream(s);
+}
+
+/// What the choice of network cards goes by.
+void network_cards() {
+  const hetsched::cuda_runtime api;
+  int count = 0;
+  (void)api.device_count(count);
+  const auto ports = hetsched::find_nics();
+  for (int d = 0; d < count; ++d) {
+    hetsched::cuda_properties found;
+    const int code = api.properties(d, found);
+    const auto place = hetsched::find_pci_place("/sys/bus/pci/devices/" + found.pci);
+    row("place of GPU " + std::to_string(d) + ", " + found.pci, code == 0 && !place.path.empty(),
+        (place.path.empty() ? "unknown" : place.path.front()) + ", node " + std::to_string(place.node));
+    for (const auto& p : ports)
+      row("nearness of " + p.name + ":" + std::to_string(p.port) + ", " + p.link_layer, true,
+          std::to_string(hetsched::nearness(p.place, place)) + number(", %.0f Gbit/s", 8e-9 * p.bandwidth));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -434,6 +491,8 @@ int main(int argc, char** argv) {
                      {"queue_depth", queue_depth},
                      {"call_times", call_times},
                      {"pool_reuse", pool_reuse},
+                     {"urgent_streams", urgent_streams},
+                     {"network_cards", network_cards},
                      {"two_processes", two_processes},
                      {"owner", owner}});
 }

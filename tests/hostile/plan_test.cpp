@@ -4,6 +4,7 @@
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/plan.hpp>
 #include <hetsched/plan/gradient_groups.hpp>
+#include <hetsched/plan/nccl_channels.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/stage_parts.hpp>
 #include <hetsched/plan/target.hpp>
@@ -223,6 +224,8 @@ const std::vector<door> doors{
          share_state(s, parts, cost);
        }
      }},
+    {"nccl_channels", [](random_source& r) { (void)nccl_channels(some_int(r)); }},
+    {"nccl_channels_text", [](random_source& r) { (void)nccl_channels_text(some_int(r)); }},
     {"choose_transport", [](random_source& r) { (void)choose_transport(hardware(), some_groups(r), some_groups(r)); }},
 };
 

@@ -18,6 +18,7 @@
 #include <hetsched/io/page/memory_svg.hpp>
 #include <hetsched/io/page/report.hpp>
 #include <hetsched/io/page/timeline_svg.hpp>
+#include <hetsched/plan/nccl_channels.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/target.hpp>
 #include <hetsched/plan/transport.hpp>
@@ -317,6 +318,17 @@ struct played_line {
   return all;
 }
 
+/// Of the smallest device of a plan, as far as that is known; 0: it is of none.
+[[nodiscard]] inline int fewest_multiprocessors(const hetsched::cluster& hardware, const hetsched::plan& p) {
+  int fewest = 0;
+  for (const auto& line : p.pipelines)
+    for (const auto& stage : line.stages)
+      for (const auto& group : stage.devices)
+        if (const int own = subcluster_of(hardware, group.mesh).device.multiprocessors; own > 0)
+          fewest = fewest > 0 ? std::min(fewest, own) : own;
+  return fewest;
+}
+
 /// How the tensors of a pipeline get from stage to stage where all devices are GPUs.
 [[nodiscard]] inline hetsched::report_table transports_table(const hetsched::cluster& hardware,
                                                              const hetsched::pipeline_plan& line) {
@@ -357,6 +369,7 @@ struct played_line {
   std::optional<report_figure> bottleneck;
   double span_s = 0;
   for (const auto& s : played) span_s = std::max(span_s, s.played.makespan_s);
+  const int multiprocessors = fewest_multiprocessors(hardware, p);
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     auto& one = played[l];
     auto section = plan_section(p.pipelines[l], subcluster_names(hardware), std::move(one.played.timeline), one.played.period_s);
@@ -373,7 +386,11 @@ struct played_line {
     } else {
       section.picture.period_s = p.predicted.period_s;
     }
-    if (p.pipelines[l].stages.size() > 1) section.tables.push_back(transports_table(hardware, p.pipelines[l]));
+    if (p.pipelines[l].stages.size() > 1) {
+      section.tables.push_back(transports_table(hardware, p.pipelines[l]));
+      if (multiprocessors > 0)
+        section.tables.back().note += " hetsched-train --nccl: " + nccl_channels_text(multiprocessors) + ".";
+    }
     page.sections.push_back(std::move(section));
   }
   if (bottleneck) page.figures.push_back(std::move(*bottleneck));

@@ -7,7 +7,9 @@
 #include <hetsched/cuda/local_communicator.hpp>
 #include <hetsched/cuda/runtime.hpp>
 #include <hetsched/runtime/executor/thread_ranks.hpp>
+#include <hetsched/runtime/layout/plan_layout.hpp>
 
+#include <gpt/shapes.hpp>
 #include <gpt_cuda/on_gpus.hpp>
 #include <train/cuda.hpp>
 #include <train/device.hpp>
@@ -19,6 +21,7 @@
 #ifdef HETSCHED_WITH_NCCL
 #include <hetsched/cuda/nccl.hpp>
 
+#include <train/nics.hpp>
 #include <train/over_nccl.hpp>
 #endif
 
@@ -40,6 +43,22 @@ void train_in_this_process(train::job& j, devices& all) {
   });
   j.told = std::move(told);
 }
+
+#ifdef HETSCHED_WITH_NCCL
+/// Between which pairs of ranks tensors and gradients pass: all, where the plan is still to be made.
+std::vector<std::pair<int, int>> joined_ranks_of(const train::job& j) {
+  if (j.plan) {
+    std::vector<std::pair<int, int>> tied;
+    for (const auto& tie : gpt::ties(j.config)) tied.emplace_back(tie.first.layer, tie.second.layer);
+    return hetsched::joined_ranks(
+        hetsched::make_training_layout(j.plan->plan, {.schedule = j.given.schedule, .chunks = j.given.chunks}), tied);
+  }
+  std::vector<std::pair<int, int>> all;
+  for (int a = 0; a < j.place.ranks; ++a)
+    for (int b = a + 1; b < j.place.ranks; ++b) all.emplace_back(a, b);
+  return all;
+}
+#endif
 
 }  // namespace
 
@@ -84,7 +103,14 @@ void train::train_on_gpus(job& j) {
   if (j.given.elastic) throw hetsched::input_error("--elastic: NCCL does not go on where a rank is lost");
   on_gloo<tensor>(j.given.place, j.place, [&](auto& network) {
     agree_on_way(network, gpu_way::nccl, j.given.place.deadline_s);
-    over_nccl<tensor>(all, place(j.place), hetsched::nccl_runtime(), network, j.given.place.deadline_s,
+    const double deadline_s = j.given.place.deadline_s;
+    const auto setting =
+        choose_nccl(network, find_nccl_rank(all, place(j.place)), joined_ranks_of(j), j.given.place.interface, deadline_s);
+    set_for_nccl(setting.variables);
+    if (j.place.rank == 0)
+      for (const auto& line : setting.told) say(line);
+    over_nccl<tensor>(all, place(j.place), hetsched::nccl_runtime(), network,
+                      {.deadline_s = deadline_s, .channels = setting.channels},
                       [&](auto& comm) { train_rank(j, comm, make_rank(j.place), j.told); });
   });
 #endif

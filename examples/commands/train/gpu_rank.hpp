@@ -80,7 +80,8 @@ class gpu_rank {
     const auto refuse = [&](bool asked, const char* what) {
       if (asked) throw hetsched::input_error("--device " + device_ + ": " + what + " on GPUs");
     };
-    refuse(graphs_ && m.experts > 0, "layers with experts are not captured in graphs");
+    refuse(graphs_ && m.experts > 0,
+           "layers with experts, whose rows find their experts on the host in each step, are not captured in graphs");
     for (const auto& line : layout.pipelines)
       for (int g = 0; g < line.order.ranks; ++g) {
         const auto& d = line.degrees_of(g);

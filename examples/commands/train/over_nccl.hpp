@@ -24,16 +24,17 @@ struct nccl_route {
 };
 
 /// Calls body(Communicator&) with NCCL between those of a network's ranks that are on GPUs; all ranks call it, behind
-/// agree_on_way. `place`: a GPU, or -1.
+/// agree_on_way. `place`: a GPU, or -1. `options`: the same on all.
 template <class Tensor, class Api, class NcclApi, class Network, class Body>
-void over_nccl(hetsched::cuda_devices<Api>& devices, int place, NcclApi api, Network& network, double deadline_s, Body&& body) {
+void over_nccl(hetsched::cuda_devices<Api>& devices, int place, NcclApi api, Network& network,
+               const hetsched::nccl_options& options, Body&& body) {
   std::vector<char> on_gpu;
-  for (const auto& told : gather(network, {place < 0 ? 0.0 : 1.0}, deadline_s, "comparing devices"))
+  for (const auto& told : gather(network, {place < 0 ? 0.0 : 1.0}, options.deadline_s, "comparing devices"))
     on_gpu.push_back(told.front() != 0);
   using between_gpus = hetsched::nccl_communicator<Tensor, Api, NcclApi, Network>;
   hetsched::router<Network, nccl_route, between_gpus, Network> both(
       network, nccl_route{std::make_shared<const std::vector<char>>(std::move(on_gpu))},
-      between_gpus(devices, place, network, std::move(api), {.deadline_s = deadline_s}), network);
+      between_gpus(devices, place, network, std::move(api), options), network);
   body(both);
 }
 

@@ -79,6 +79,15 @@ concept cuda_api = std::copyable<A> &&
   { a.error_text(device) } -> std::convertible_to<std::string>;
 };
 
+/// A cuda_api whose streams can go first, as those of transfers are to that other ranks wait for.
+///   create_urgent_stream(stream&)         as create_stream, but its kernels begin before those of others that have not begun
+///                                         [cudaDeviceGetStreamPriorityRange, cudaStreamCreateWithPriority]
+/// Not checked: any of that.
+template <class A>
+concept cuda_priority_api = cuda_api<A> && requires(const A& a, typename A::stream& made) {
+  { a.create_urgent_stream(made) } -> std::same_as<int>;
+};
+
 /// Whether an error code means that there is no GPU to use: a stub library, no driver or too old a one, no device.
 [[nodiscard]] constexpr bool means_no_gpu(int code) { return code == 34 || code == 35 || code == 100; }
 

@@ -28,7 +28,7 @@ class cuda_backend {
   /// `device`: of `all`; -1: the host. `name`: of the rank, in errors.
   /// Throws: input_error for a device that is not there; cuda_error.
   cuda_backend(cuda_devices<Api>& all, int device, const std::string& name)
-      : compute_(all.lend_queue(device, name + "'s computations")), transfer_(all.lend_queue(device, name + "'s slices")) {}
+      : compute_(all.lend_queue(device, name + "'s computations")), transfer_(all.lend_queue(device, name + "'s slices", true)) {}
 
   [[nodiscard]] queue compute_queue() const { return *compute_; }
   [[nodiscard]] queue transfer_queue() const { return *transfer_; }

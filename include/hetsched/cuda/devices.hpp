@@ -235,18 +235,22 @@ class cuda_devices {
   [[nodiscard]] const Api& api() const { return api_; }
   [[nodiscard]] const cuda_options& options() const { return options_; }
 
-  /// A queue for as long as this lives; `name`: of its work, in errors.
+  /// A queue for as long as this lives; `name`: of its work, in errors; `urgent`: its kernels go before those of others, where
+  /// its runtime has such streams (cuda_priority_api) and none was brought along.
   /// Throws: input_error for a device that is not there; cuda_error.
-  [[nodiscard]] cuda_queue<Api> make_queue(int device, const std::string& name) {
+  [[nodiscard]] cuda_queue<Api> make_queue(int device, const std::string& name, bool urgent = false) {
     if (device < 0 || device >= count())
       throw input_error("there is no device " + std::to_string(device) + " among " + std::to_string(count()));
     const auto brought = adopted_.stream ? adopted_.stream(device, name) : typename Api::stream{};
     const std::lock_guard lock(guard_);
     use(device);
     auto& free = at(pools_, device)->idle_streams;
-    const auto fits = [&](const stream_type* s) { return (s->is_adopted() ? s->stream() : typename Api::stream{}) == brought; };
+    const auto fits = [&](const stream_type* s) {
+      if (brought != typename Api::stream{}) return s->is_adopted() && s->stream() == brought;
+      return !s->is_adopted() && s->is_urgent() == urgent;
+    };
     const auto found = std::find_if(free.rbegin(), free.rend(), fits);
-    if (found == free.rend()) return {*this, make_stream(device, name, brought)};
+    if (found == free.rend()) return {*this, make_stream(device, name, brought, urgent)};
     auto* const own = *found;
     free.erase(std::next(found).base());
     own->rename(name);
@@ -254,9 +258,9 @@ class cuda_devices {
   }
   /// The same, or the host's where device is -1, for as long as anyone has the result: then others get its stream, behind whose
   /// work theirs is enqueued. So trainings that come and go do not gather streams.
-  [[nodiscard]] std::shared_ptr<const cuda_queue<Api>> lend_queue(int device, const std::string& name) {
+  [[nodiscard]] std::shared_ptr<const cuda_queue<Api>> lend_queue(int device, const std::string& name, bool urgent = false) {
     if (device < 0) return std::make_shared<const cuda_queue<Api>>(*this);
-    return {new cuda_queue<Api>(make_queue(device, name)), [this](const cuda_queue<Api>* q) {
+    return {new cuda_queue<Api>(make_queue(device, name, urgent)), [this](const cuda_queue<Api>* q) {
               const std::lock_guard lock(guard_);
               at(pools_, q->device())->idle_streams.push_back(q->own());
               delete q;
@@ -542,8 +546,9 @@ class cuda_devices {
     if (made->has_memory) made->frees = &make_stream(device, "what is freed");
     own = std::move(made);
   }
-  stream_type& make_stream(int device, const std::string& name, typename Api::stream adopted = {}) {
-    return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s, at(lookouts_, device).get(), adopted);
+  stream_type& make_stream(int device, const std::string& name, typename Api::stream adopted = {}, bool urgent = false) {
+    return streams_.emplace_back(api_, device, name, options_.records, options_.deadline_s, at(lookouts_, device).get(), adopted,
+                                 urgent);
   }
   /// Pinned memory makes a context on the device that is current, which may be one that nobody uses.
   [[nodiscard]] cuda_device_scope<Api> any_in_use() const {

@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,7 +28,15 @@ struct cuda_properties {
   int multiprocessors = 0;
   double clock_hz = 0;
   int major = 0, minor = 0;  ///< compute capability
+  std::string pci = {};      ///< where it is, as Linux writes it: 0000:17:00.0
 };
+/// The number of a PCI Express device as Linux writes it.
+[[nodiscard]] inline std::string pci_name(int domain, int bus, int device) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", static_cast<unsigned>(domain), static_cast<unsigned>(bus),
+                static_cast<unsigned>(device));
+  return text;
+}
 /// How a device reaches another one's memory.
 struct cuda_peer {
   bool direct = false;  ///< else copies go by way of the host

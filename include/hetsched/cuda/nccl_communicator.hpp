@@ -298,7 +298,7 @@ class nccl_communicator {
     shared_state(cuda_devices<Api>& all, int on, Control control, NcclApi api, nccl_options options)
         : devices(all),
           device(on),
-          lent(all.lend_queue(on, "rank " + std::to_string(control.rank()) + "'s transfers")),
+          lent(all.lend_queue(on, "rank " + std::to_string(control.rank()) + "'s transfers", true)),
           links(*lent, control, std::move(api), std::move(options)) {
       keep_looking([this] { look(); });
     }

@@ -63,15 +63,17 @@ template <cuda_api Api>
 class cuda_stream {
  public:
   /// `name`: in errors; `deadline_s`: how long the host waits for a point after the one before it; `lookout`: see
-  /// cuda_devices::keep_looking; `adopted`: a stream of someone else's, which outlives this; null: one is made.
+  /// cuda_devices::keep_looking; `adopted`: a stream of someone else's, which outlives this; null: one is made;
+  /// `urgent`: before others, where it is made and its runtime has such streams.
   /// Throws: cuda_error; then nothing is left of it.
   cuda_stream(Api api, int device, std::string name, std::size_t records, double deadline_s, cuda_lookout* lookout = nullptr,
-              typename Api::stream adopted = {})
+              typename Api::stream adopted = {}, bool urgent = false)
       : cuda_stream(std::move(api), device, std::move(name), deadline_s, lookout) {
     const auto current = make_current();
     stream_ = adopted;
     is_adopted_ = adopted != typename Api::stream{};
-    if (!is_adopted_) require(api_.create_stream(stream_), "cudaStreamCreateWithFlags");
+    is_urgent_ = urgent && !is_adopted_;
+    if (!is_adopted_) create();
     is_made_ = true;
     events_.reserve(records);
     while (events_.size() < records) {
@@ -94,6 +96,7 @@ class cuda_stream {
   [[nodiscard]] int device() const { return device_; }
   [[nodiscard]] typename Api::stream stream() const { return stream_; }
   [[nodiscard]] bool is_adopted() const { return is_adopted_; }
+  [[nodiscard]] bool is_urgent() const { return is_urgent_; }
   /// For the next one that uses it. Requires: nobody does.
   void rename(const std::string& name) { name_ = name; }
 
@@ -204,6 +207,11 @@ class cuda_stream {
   [[nodiscard]] cuda_device_scope<Api> make_current() const { return {api_, device_, name_}; }
 
  private:
+  void create() {
+    if constexpr (cuda_priority_api<Api>)
+      if (is_urgent_) return require(api_.create_urgent_stream(stream_), "cudaStreamCreateWithPriority");
+    require(api_.create_stream(stream_), "cudaStreamCreateWithFlags");
+  }
   /// No stream yet: where a constructor that delegates to this one throws, the destructor cleans up.
   cuda_stream(Api api, int device, std::string name, double deadline_s, cuda_lookout* lookout)
       : api_(std::move(api)), device_(device), name_(std::move(name)), deadline_s_(deadline_s), lookout_(lookout) {}
@@ -254,7 +262,7 @@ class cuda_stream {
   int device_;
   std::string name_;
   double deadline_s_;
-  bool is_made_ = false, is_adopted_ = false;
+  bool is_made_ = false, is_adopted_ = false, is_urgent_ = false;
   cuda_lookout* lookout_;
   typename Api::stream stream_{};
   std::vector<typename Api::event> events_;

@@ -47,6 +47,11 @@ struct cuda_runtime {
   }
   static int set_device(int device) { return told(cudaSetDevice(device)); }
   static int create_stream(stream& s) { return told(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking)); }
+  static int create_urgent_stream(stream& s) {
+    int least = 0, most = 0;
+    if (const int code = told(cudaDeviceGetStreamPriorityRange(&least, &most)); code != 0) return code;
+    return told(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, most));
+  }
   static int destroy_stream(stream s) { return told(cudaStreamDestroy(s)); }
   static int create_event(event& e) { return told(cudaEventCreateWithFlags(&e, cudaEventDisableTiming)); }
   static int create_timed_event(event& e) { return told(cudaEventCreate(&e)); }
@@ -158,7 +163,8 @@ struct cuda_runtime {
              .multiprocessors = all.multiProcessorCount,
              .clock_hz = 1e3 * khz,
              .major = all.major,
-             .minor = all.minor};
+             .minor = all.minor,
+             .pci = pci_name(all.pciDomainID, all.pciBusID, all.pciDeviceID)};
     return 0;
   }
   static int peer(cuda_peer& found, int from, int to) {
@@ -179,6 +185,6 @@ struct cuda_runtime {
 };
 
 static_assert(cuda_api<cuda_runtime> && cuda_graph_api<cuda_runtime> && cuda_query_api<cuda_runtime> &&
-              cuda_ipc_api<cuda_runtime>);
+              cuda_ipc_api<cuda_runtime> && cuda_priority_api<cuda_runtime>);
 
 }  // namespace hetsched

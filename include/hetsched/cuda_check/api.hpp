@@ -39,6 +39,7 @@ struct api_of {
   [[nodiscard]] int set_device(int d) const { return gpus->set_device(d); }
   [[nodiscard]] int has_context(int d, bool& has) const { return gpus->has_context(d, has); }
   [[nodiscard]] int create_stream(stream& s) const { return gpus->create_stream(s); }
+  [[nodiscard]] int create_urgent_stream(stream& s) const { return gpus->create_stream(s, true); }
   [[nodiscard]] int destroy_stream(stream s) const { return gpus->destroy_stream(s); }
   [[nodiscard]] int create_event(event& e) const { return gpus->create_event(e); }
   [[nodiscard]] int create_timed_event(event& e) const { return gpus->create_timed_event(e); }
@@ -71,7 +72,8 @@ struct api_of {
              .memory_bytes = std::size_t{16} << 30,
              .l2_bytes = std::size_t{4} << 20,
              .multiprocessors = 10 + d / 2,
-             .clock_hz = 1e9};
+             .clock_hz = 1e9,
+             .pci = pci_name(0, 0x10 + d, 0)};
     return 0;
   }
   [[nodiscard]] static int peer(cuda_peer& found, int from, int to) {

@@ -170,9 +170,9 @@ class machine {
     has = devices_[index(d)]->has_context;
     return 0;
   }
-  int create_stream(stream_state*& s) {
+  int create_stream(stream_state*& s, bool urgent = false) {
     const std::lock_guard lock(guard_);
-    if (const int code = begin("cudaStreamCreateWithFlags"); code != 0) return code;
+    if (const int code = begin(urgent ? "cudaStreamCreateWithPriority" : "cudaStreamCreateWithFlags"); code != 0) return code;
     const int d = here().device;
     devices_[index(d)]->has_context = true;
     s = &streams_.emplace_back(stream_state{.device = d, .actor = actors_++, .number = devices_[index(d)]->streams++});

@@ -41,6 +41,11 @@ struct hip_runtime {
   }
   static int set_device(int device) { return told(hipSetDevice(device)); }
   static int create_stream(stream& s) { return told(hipStreamCreateWithFlags(&s, hipStreamNonBlocking)); }
+  static int create_urgent_stream(stream& s) {
+    int least = 0, most = 0;
+    if (const int code = told(hipDeviceGetStreamPriorityRange(&least, &most)); code != 0) return code;
+    return told(hipStreamCreateWithPriority(&s, hipStreamNonBlocking, most));
+  }
   static int destroy_stream(stream s) { return told(hipStreamDestroy(s)); }
   static int create_event(event& e) { return told(hipEventCreateWithFlags(&e, hipEventDisableTiming)); }
   static int create_timed_event(event& e) { return told(hipEventCreate(&e)); }
@@ -132,7 +137,8 @@ struct hip_runtime {
              .multiprocessors = all.multiProcessorCount,
              .clock_hz = 1e3 * all.clockRate,
              .major = all.major,
-             .minor = all.minor};
+             .minor = all.minor,
+             .pci = pci_name(all.pciDomainID, all.pciBusID, all.pciDeviceID)};
     return 0;
   }
   static int peer(cuda_peer& found, int from, int to) {
@@ -153,7 +159,8 @@ struct hip_runtime {
   }
 };
 
-static_assert(cuda_api<hip_runtime> && cuda_graph_api<hip_runtime> && cuda_query_api<hip_runtime>);
+static_assert(cuda_api<hip_runtime> && cuda_graph_api<hip_runtime> && cuda_query_api<hip_runtime> &&
+              cuda_priority_api<hip_runtime>);
 static_assert(hipErrorNotReady == detail::cuda_not_ready && means_no_gpu(hipErrorNoDevice) &&
               means_no_gpu(hipErrorInsufficientDriver));
 
