@@ -64,23 +64,12 @@ struct schedule {
 };
 
 /// Whether any rank lists an action of that kind. O(actions).
-[[nodiscard]] inline bool lists(const schedule& order, action_kind kind) {
-  return std::any_of(order.lanes.begin(), order.lanes.end(), [&](const lane& l) {
-    return std::any_of(l.actions.begin(), l.actions.end(), [&](const action& a) { return a.kind == kind; });
-  });
-}
+[[nodiscard]] bool lists(const schedule& order, action_kind kind);
 
 /// Whether a schedule is one of inference, which is complete with its forwards. What these hold, they hold to the end.
 /// Throws: input_error for an action of no kind.
 /// O(actions).
-[[nodiscard]] inline bool is_forward_only(const schedule& order) {
-  return std::none_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
-    return std::any_of(l.actions.begin(), l.actions.end(), [](const action& a) {
-      detail::expect_kind(a.kind);
-      return is_training(a.kind);
-    });
-  });
-}
+[[nodiscard]] bool is_forward_only(const schedule& order);
 
 /// The empty schedule of one stage per rank, or of any stage map: compute lanes without actions.
 /// Throws: input_error unless there is a rank, a microbatch, a direction, and a map of equally many stages of each direction on

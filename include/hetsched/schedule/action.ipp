@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -29,6 +30,21 @@ HETSCHED_INLINE schedule make_schedule(int ranks, int microbatches, std::vector<
                   .lanes = {}};
   for (int r = 0; r < ranks; ++r) result.lanes.push_back({.rank = r, .stream = stream::compute, .peer = -1, .actions = {}});
   return result;
+}
+
+HETSCHED_INLINE bool lists(const schedule& order, action_kind kind) {
+  return std::any_of(order.lanes.begin(), order.lanes.end(), [&](const lane& l) {
+    return std::any_of(l.actions.begin(), l.actions.end(), [&](const action& a) { return a.kind == kind; });
+  });
+}
+
+HETSCHED_INLINE bool is_forward_only(const schedule& order) {
+  return std::none_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
+    return std::any_of(l.actions.begin(), l.actions.end(), [](const action& a) {
+      detail::expect_kind(a.kind);
+      return is_training(a.kind);
+    });
+  });
 }
 
 }  // namespace hetsched

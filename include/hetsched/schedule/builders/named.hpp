@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <iterator>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -91,11 +90,7 @@ inline constexpr named_schedule schedule_table[] = {
 [[nodiscard]] inline std::span<const named_schedule> named_schedules() { return schedule_table; }
 
 /// Null where nothing builds the schedule, as of `searched`, and for none.
-[[nodiscard]] inline const named_schedule* find_builder(std::optional<schedule_id> id) {
-  const auto found =
-      std::find_if(std::begin(schedule_table), std::end(schedule_table), [id](const named_schedule& s) { return s.id == id; });
-  return found == std::end(schedule_table) ? nullptr : &*found;
-}
+[[nodiscard]] const named_schedule* find_builder(std::optional<schedule_id> id);
 
 }  // namespace detail
 
@@ -111,14 +106,8 @@ inline constexpr named_schedule schedule_table[] = {
 [[nodiscard]] schedule_id schedule_named(std::string_view name);
 
 /// Whether warm-up counts alone tell the schedule. By name: false for one that is not known.
-[[nodiscard]] inline bool has_warmups(schedule_id id) {
-  const auto* known = detail::find_builder(id);
-  return known && known->has_warmups;
-}
-[[nodiscard]] inline bool has_warmups(std::string_view name) {
-  const auto id = find_schedule_id(name);
-  return id && has_warmups(*id);
-}
+[[nodiscard]] bool has_warmups(schedule_id id);
+[[nodiscard]] bool has_warmups(std::string_view name);
 
 /// A schedule with one rank per stage of the pipeline, by its id or its name in files and commands.
 /// Throws: input_error for an invalid pipeline, a schedule that has no builder, options of the wrong size, warm-up counts or

@@ -35,9 +35,26 @@ HETSCHED_INLINE schedule from_cross(const pipeline& p, int microbatches, const b
   return from_warmups(counts, microbatches, options);
 }
 
+HETSCHED_INLINE const named_schedule* find_builder(std::optional<schedule_id> id) {
+  if (!id) return nullptr;
+  for (const auto& s : schedule_table)
+    if (s.id == *id) return &s;
+  return nullptr;
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
+
+HETSCHED_INLINE bool has_warmups(schedule_id id) {
+  const auto* known = detail::find_builder(id);
+  return known && known->has_warmups;
+}
+
+HETSCHED_INLINE bool has_warmups(std::string_view name) {
+  const auto id = find_schedule_id(name);
+  return id && has_warmups(*id);
+}
 
 HETSCHED_INLINE schedule_id schedule_named(std::string_view name) {
   if (const auto id = find_schedule_id(name)) return *id;
