@@ -631,6 +631,7 @@ TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks,
   request.sends_go_on = [&](int, double) { return ++asked < 1; };
   CHECK(sent_s(*find_plan(hardware, costs, request)) <= sent_s(*beside) * (1 + 1e-9));
   CHECK(asked == 1);
+  if (sanitizer_share > 1) return;  // what follows takes minutes under a sanitizer
   // What a plan loses where devices are faster or slower is told with these sends, too.
   auto doubted = request;
   doubted.sends_go_on = {};
