@@ -61,7 +61,7 @@ TEST_CASE("profile, plan, run, compare: each takes what the one before has writt
   CHECK(hardware.subclusters[0].device_count() == 3);
   CHECK(replica_cost_model(hardware, costs).layer_count() == 5);
   // A layer that beat its host's peak would make plans of an MFU above 100 %.
-  const auto blocks = parse_model(w.get("model.json"), "model.json", {.cut = granularity::block}).layers.layers;
+  const auto blocks = parse_model(w.get("model.json"), "model.json", {.cut = granularity::block}).chain.layers;
   for (std::size_t l = 0; l < 5; ++l) {
     const double took_s = entry.forward_s[l] + entry.backward_s[l];
     CHECK(2 * (blocks[l].forward_flops + blocks[l].backward_flops) / took_s <=
