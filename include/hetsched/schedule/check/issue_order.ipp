@@ -81,7 +81,7 @@ namespace hetsched::detail {
 /// Actions that wait for each other, where both ends of a transfer, and all that is joined, are done as one.
 class joined_actions {
  public:
-  joined_actions(const schedule& order, const action_index& index) : order_(order), index_(index) {
+  joined_actions(const schedule& order, const action_index& index) : index_(index) {
     const auto count = as_size(index.size());
     for (const auto& l : order.lanes) {
       int before = -1;
@@ -157,7 +157,6 @@ class joined_actions {
     return done == wholes;
   }
 
-  const schedule& order_;
   const action_index& index_;
   pairs same_, needs_;
   std::vector<int> level_;
