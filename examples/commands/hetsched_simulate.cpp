@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/io/page/distribution_svg.hpp>
 #include <hetsched/schedule.hpp>
@@ -272,7 +273,8 @@ void warn_of_memory(const subject& what, const simulation& played, const std::ve
   const auto& stages = what.line->stages;
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const double held = held_microbatches(what, played, i);
-    if (capacities.empty() ? held <= stages[i].warmup * (1 + 1e-9) : played.peak_memory_bytes[i] <= capacities[i] * (1 + 1e-9))
+    if (capacities.empty() ? held <= stages[i].warmup * (1 + tolerance::sums)
+                           : played.peak_memory_bytes[i] <= capacities[i] * (1 + tolerance::sums))
       continue;
     std::cerr << "hetsched-simulate: stage " << i << " holds " << detail::print("%.4g", held)
               << " microbatches, starts in the plan with " << stages[i].warmup << ": they may not fit in memory\n";
@@ -284,7 +286,7 @@ void warn_of_memory(const subject& what, const simulation& played, const std::ve
 std::string beyond_caps(const arguments& given, const subject& what, const simulation& played) {
   const auto caps = per_stage(given.memory_caps, what.times.forward_s.size(), "--memory-caps", true);
   for (std::size_t i = 0; i < caps.size(); ++i)
-    if (const double held = held_microbatches(what, played, i); held > caps[i] * (1 + 1e-9))
+    if (const double held = held_microbatches(what, played, i); held > caps[i] * (1 + tolerance::sums))
       return "stage " + std::to_string(i) + " holds " + detail::print("%.4g", held) + " microbatches, its cap is " +
              std::to_string(caps[i]);
   return {};
@@ -332,7 +334,7 @@ outcome<played_pipeline> play(const arguments& given, subject what) {
 
   p.period_s = chosen->period_s.value_or(p.played.period_s);
   p.bound_s = std::max(chosen->bound_s, makespan_lower_bound(what.times, p.work, p.order));
-  if (p.bound_s < p.played.makespan_s * (1 + 1e-9)) p.bound_s = std::min(p.bound_s, p.played.makespan_s);  // rounding
+  if (p.bound_s < p.played.makespan_s * (1 + tolerance::sums)) p.bound_s = std::min(p.bound_s, p.played.makespan_s);  // rounding
   p.counts = warmup_counts(p.order);
   if (given.explain || !given.report.empty()) p.path = critical_path(p.work, p.order, how);
   if (given.explain) p.free = what_if(p.work, p.order, how);

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <iostream>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/graph_json.hpp>
@@ -171,7 +171,7 @@ int spmd_command(const arguments& given) {
   std::optional<attempt> best;
   std::optional<spmd::solution> even;  // on all devices
   bool even_fits = true;
-  double bound = std::numeric_limits<double>::infinity();
+  double bound = infinity;
   std::string shortage;
   double least = 0, room = 0;  // bytes, where it is proved that nothing fits
   for (const auto& set : device_sets(c, devices, given.fewer_devices))
@@ -179,7 +179,7 @@ int spmd_command(const arguments& given) {
       auto problem = spmd::make_problem(c, set, task.graph, task.goal);
       if (!problem) continue;
       auto capacity = capacities(c, *problem);
-      const auto unlimited = std::vector<double>(capacity.size(), std::numeric_limits<double>::infinity());
+      const auto unlimited = std::vector<double>(capacity.size(), infinity);
       const bool simple = &task == &tasks.front();
       // With segments the bound hardly gets better.
       auto fit = spmd::synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes,

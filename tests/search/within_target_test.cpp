@@ -186,11 +186,11 @@ TEST_CASE("a host that stages come back to: laid out anew, or other stages") {
   };
   planning_problem problem{.microbatches = 4, .microbatch_size = 8};
   // Three stages of two devices, the last between: in order they share the first host.
-  auto found = within_target(c, costs, t, problem, {}, {}, made_by({{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}, {0, 8, 2}));
+  auto found = within_target(c, costs, t, problem, made_by({{0, 1, 2}, {0, 1, 2}, {0, 1, 2}}, {0, 8, 2}));
   REQUIRE(found);
   CHECK(gaps(*found, t, c).empty());
   asked = 0;
-  found = within_target(c, costs, t, problem, {}, {}, made_by({{0, 1, 4}, {0, 1, 8}, {0, 1, 4}}, {0, 8, 4}));
+  found = within_target(c, costs, t, problem, made_by({{0, 1, 4}, {0, 1, 8}, {0, 1, 4}}, {0, 8, 4}));
   REQUIRE(found);
   CHECK(gaps(*found, t, c).empty());
   CHECK(asked > 1);

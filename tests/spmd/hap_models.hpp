@@ -83,8 +83,8 @@ inline int experts(tensor_graph& g, int x, const encoder_sizes& s, const std::st
   const int slots = add_dispatch(g, name + "slots", x, routes);
   const auto product = [&](int y, std::int64_t from, std::int64_t to, const std::string& what) {
     const int w = add_parameter(g, name + what + ".w", {s.experts, from, to});
-    return add_contraction(g, name + what, "matmul", y, w, {{s.experts}, {s.batch}, {capacity}, {from}, {to}}, {0, 1, 2, 3},
-                           {0, 3, 4}, {0, 1, 2, 4});
+    return add_contraction(g, name + what, "matmul", y, w,
+                           {{{s.experts}, {s.batch}, {capacity}, {from}, {to}}, {0, 1, 2, 3}, {0, 3, 4}, {0, 1, 2, 4}});
   };
   const int up = product(slots, s.hidden, 4 * s.hidden, "up");
   const int down = product(add_elementwise(g, name + "relu", "relu", {up}), 4 * s.hidden, s.hidden, "down");

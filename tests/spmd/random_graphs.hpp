@@ -146,8 +146,8 @@ inline tensor_graph random_experts(random_source& random) {
     slots = add_reshape(g, "made", slots, {experts, groups, capacity, width});
   } else {
     const int w = add_parameter(g, "we", {experts, width, width});
-    slots = add_contraction(g, "made", "matmul", slots, w, {{experts}, {groups}, {capacity}, {width}, {width}}, {0, 1, 2, 3},
-                            {0, 3, 4}, {0, 1, 2, 4});
+    slots = add_contraction(g, "made", "matmul", slots, w,
+                            {{{experts}, {groups}, {capacity}, {width}, {width}}, {0, 1, 2, 3}, {0, 3, 4}, {0, 1, 2, 4}});
   }
   const int y = add_combine(g, "y", slots, routes, random.integer(0, 3) > 0 ? gates : -1);
   add_sum(g, "loss", add_elementwise(g, "squares", "square", {add_elementwise(g, "r", "add", {h, y}, {{0, 1}})}));

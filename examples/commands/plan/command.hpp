@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <limits>
 #include <map>
 #include <optional>
 #include <span>
@@ -15,6 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/plan_json.hpp>
@@ -357,7 +357,7 @@ inline void print(const plan_arguments& given, const hetsched::cluster& hardware
     files.reads(path);
   for (const auto& path : {given.out, given.report, given.trace, given.schedule_csv, given.frontier}) files.expect(path);
   if (!given.schedule.empty()) check_schedule_name(given.schedule);
-  if (given.deadline_s < std::numeric_limits<double>::infinity() && given.objective != plan_objective::cost)
+  if (given.deadline_s < infinity && given.objective != plan_objective::cost)
     throw input_error("--deadline: needs --objective cost");
 
   const auto file = read_cluster_file(given.cluster);

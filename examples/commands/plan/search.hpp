@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/models/inference.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/robust.hpp>
@@ -38,7 +38,7 @@ struct plan_arguments {
   std::string products;  // of inference; empty: as the model's file says
   int in_flight = 0;     ///< batches of requests; 0: one, or for throughput as many as are best
   hetsched::plan_objective objective = hetsched::plan_objective::iteration;
-  double deadline_s = std::numeric_limits<double>::infinity();
+  double deadline_s = hetsched::infinity;
   bool use_all_devices = false;
   bool mixed_stages = false;  ///< stages of unlike devices, too
   bool explain = false;

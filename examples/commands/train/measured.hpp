@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/runtime/communicator/clock_offset.hpp>
 #include <hetsched/runtime/executor/measured.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
@@ -68,7 +68,7 @@ inline constexpr std::size_t numbers_per_action = 9;
   for (const auto& mine : steps) {
     const auto all = gather(comm, to_numbers(mine), deadline_s, "timelines");
     std::vector<std::vector<hetsched::timeline>> parts(layout.pipelines.size());
-    double first_s = std::numeric_limits<double>::infinity();
+    double first_s = hetsched::infinity;
     for (int r = 0; r < comm.ranks(); ++r) {
       const auto place = layout.place_of(r);
       const auto p = static_cast<std::size_t>(place.pipeline);
@@ -83,7 +83,7 @@ inline constexpr std::size_t numbers_per_action = 9;
       parts[p].push_back(std::move(part));
     }
     for (std::size_t p = 0; p < parts.size(); ++p) {
-      double own_s = std::numeric_limits<double>::infinity();
+      double own_s = hetsched::infinity;
       for (const auto& one : parts[p])
         for (const auto& a : one.actions)
           if (!hetsched::detail::is_receive(a.what.kind)) own_s = std::min(own_s, a.start_s);

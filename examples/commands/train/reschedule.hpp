@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/runtime/layout/training_layout.hpp>
@@ -106,7 +106,7 @@ inline void add_order(new_orders& found, hetsched::pipeline_plan line, const het
   else if (now)
     found.orders.push_back(*now);
   else
-    found.then_s = std::numeric_limits<double>::infinity();
+    found.then_s = hetsched::infinity;
   if (now) found.now_s = std::max(found.now_s, hetsched::simulate(times, *now).makespan_s);
   if (order || now) found.then_s = std::max(found.then_s, hetsched::simulate(times, found.orders.back()).makespan_s);
 }

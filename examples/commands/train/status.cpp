@@ -6,9 +6,9 @@
 #include <cmath>
 #include <cstddef>
 #include <ctime>
-#include <limits>
 
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/page/bars_svg.hpp>
 #include <hetsched/io/page/frontier_svg.hpp>
@@ -63,7 +63,7 @@ std::string losses_svg(std::span<const double> losses, std::int64_t first_step,
       "circle{fill:#d55e00}@media(prefers-color-scheme:dark){.hl text{fill:#d7dce2}.hl .grid{stroke:#30363d}.hl "
       ".line{stroke:#56b4e9}.hl .band{fill:#56b4e9}.hl circle{fill:#e69f00}}</style>\n"
       "<text x=\"12\" y=\"20\" class=\"t\">Loss by step</text>\n";
-  double low = std::numeric_limits<double>::infinity(), high = -low;
+  double low = hetsched::infinity, high = -low;
   const auto take = [&](double loss) {
     if (!std::isfinite(loss)) return;
     low = std::min(low, loss);

@@ -4,11 +4,11 @@
 
 #include <array>
 #include <cstddef>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cuda/api.hpp>
 #include <hetsched/cuda/devices.hpp>
 #include <hetsched/cuda/queue.hpp>
@@ -90,7 +90,7 @@ class cuda_clock {
   void read() {
     if (events_.empty()) return;
     auto& own = *queue_.own();
-    double now = 0, apart = std::numeric_limits<double>::infinity(), since = 0;
+    double now = 0, apart = infinity, since = 0;
     for (auto& a : anchors_) {
       const double before = steady_now_s();
       own.require(own.api().record(a, own.stream()), "cudaEventRecord");

@@ -53,74 +53,105 @@ HETSCHED_INLINE double iteration_under(const evaluation& judged, send_mode sends
   return detail::finish_iteration(judged.plan, played);
 }
 
+namespace detail {
+
+/// The search of fastest_with_sends.
+class send_search {
+ public:
+  send_search(const cluster& hardware, const costs_by_size& costs_for, send_mode trainer, const sends_options& options)
+      : hardware_(hardware), costs_for_(costs_for), trainer_(trainer), options_(options) {}
+
+  /// Requires: plans.
+  [[nodiscard]] outcome<sent_plan> run(std::vector<plan> plans) {
+    const auto setting = plans.front().setting;
+    const auto evidence = plans.front().evidence;
+    const auto pipelines = plans.front().pipelines;
+    for (auto& p : plans) static_cast<void>(take(std::move(p)));
+    if (best_.iteration_s == infinity)
+      return first_refusal_ ? *std::move(first_refusal_)
+                            : refusal{refusal::kind::infeasible, "no plan ends its iteration in time, with its sends"};
+    improve();
+    best_.plan.setting = setting;
+    best_.plan.evidence = evidence;
+    if (evidence && !(best_.plan.pipelines == pipelines)) {
+      const auto& own = best_.plan.predicted;
+      best_.plan.evidence->objective_value = value_of(own, own.iteration_s);
+      // A neighbour may be outside of the space that the bound is of.
+      best_.plan.evidence->objective_bound = std::min(evidence->objective_bound, best_.plan.evidence->objective_value);
+    }
+    // What was proven of the first plan's iteration is so of one that is as short with its sends.
+    if (evidence) best_.plan.evidence->complete = evidence->complete && least_ <= beside_ * (1 + tolerance::sums);
+    return std::move(best_);
+  }
+
+ private:
+  // A device costs as long as it is rented.
+  [[nodiscard]] double value_of(const prediction& p, double seconds) const {
+    if (options_.objective == plan_objective::iteration) return seconds;
+    return p.iteration_s > 0 ? p.cost_per_sample.value_or(infinity) * (seconds / p.iteration_s) : 0;
+  }
+
+  // Looks at a plan; returns whether it is the best so far, or the search is at its end.
+  [[nodiscard]] bool take(plan p) {
+    // Without one that counts, the plans that it began with are all looked at.
+    stopped_ = stopped_ || (best_.plans > 0 && best_.plans >= options_.most_plans) ||
+               (best_.iteration_s < infinity && options_.go_on && !options_.go_on(best_.plans, best_.iteration_s));
+    if (stopped_) return true;
+    ++best_.plans;
+    const bool first = best_.plans == 1;
+    auto judged = evaluate(hardware_, costs_for_, std::move(p), options_.how);
+    if (!judged || !judged->shortage.empty()) {
+      if (!first_refusal_) first_refusal_ = judged ? refusal{refusal::kind::infeasible, judged->shortage} : judged.why_not();
+      return false;
+    }
+    const auto& own = judged->plan.predicted;
+    const auto better = [&](double value) { return value < least_ * (1 - tolerance::sums); };
+    if (first) beside_ = value_of(own, own.iteration_s);
+    if (!better(value_of(own, own.iteration_s))) return false;  // sends only add to it
+    const double seconds = iteration_under(*judged, sends_under(judged->plan, trainer_));
+    if (first) best_.first_s = seconds;
+    if (seconds > options_.deadline_s || !better(value_of(own, seconds))) return false;
+    // As it was judged: before, it may lack what its stages share.
+    if (!first && options_.runs && !options_.runs(judged->plan)) return false;
+    least_ = value_of(own, seconds);
+    best_.plan = std::move(judged->plan);
+    best_.iteration_s = seconds;
+    return true;
+  }
+
+  // Other warm-ups and wider stages help most; single layers and microbatches take the most looks.
+  void improve() {
+    const auto look = [&](plan p) { return take(std::move(p)); };
+    const auto any_wider = [&](const plan& now) {
+      return (options_.rules && any_rule(now, look)) || any_regrouped(hardware_, costs_for_, now, look);
+    };
+    for (bool better = true; better && !stopped_;) {
+      while (!stopped_ && any_wider(plan(best_.plan))) {
+      }
+      better = false;
+      while (!stopped_ && any_neighbour(plan(best_.plan), look)) better = true;
+    }
+  }
+
+  const cluster& hardware_;
+  const costs_by_size& costs_for_;
+  send_mode trainer_;
+  const sends_options& options_;
+  sent_plan best_{.plan = {}, .iteration_s = infinity};
+  std::optional<refusal> first_refusal_;
+  bool stopped_ = false;
+  double beside_ = 0;        // the first plan's objective with transfers beside computing
+  double least_ = infinity;  // that of the best one with its sends
+};
+
+}  // namespace detail
+
 HETSCHED_INLINE outcome<sent_plan> fastest_with_sends(const cluster& hardware, const costs_by_size& costs_for,
                                                       std::vector<plan> plans, send_mode trainer, const sends_options& options) {
   detail::require_way_to_send(trainer);
   if (plans.empty()) throw input_error("a search of sends needs plans to begin with");
   detail::expect_training(options.objective);
-  sent_plan best{.plan = {}, .iteration_s = infinity};
-  std::optional<refusal> first_refusal;
-  bool stopped = false;
-  const auto setting = plans.front().setting;
-  const auto evidence = plans.front().evidence;
-  const auto pipelines = plans.front().pipelines;
-  double beside = 0, least = infinity;  // the first plan's objective with transfers beside computing; with sends, of the best one
-  // A device costs as long as it is rented.
-  const auto value_of = [&](const prediction& p, double seconds) {
-    if (options.objective == plan_objective::iteration) return seconds;
-    return p.iteration_s > 0 ? p.cost_per_sample.value_or(infinity) * (seconds / p.iteration_s) : 0;
-  };
-  const auto take = [&](plan p) {
-    // Without one that counts, the plans that it began with are all looked at.
-    stopped = stopped || (best.plans > 0 && best.plans >= options.most_plans) ||
-              (best.iteration_s < infinity && options.go_on && !options.go_on(best.plans, best.iteration_s));
-    if (stopped) return true;
-    ++best.plans;
-    const bool first = best.plans == 1;
-    auto judged = evaluate(hardware, costs_for, std::move(p), options.how);
-    if (!judged || !judged->shortage.empty()) {
-      if (!first_refusal) first_refusal = judged ? refusal{refusal::kind::infeasible, judged->shortage} : judged.why_not();
-      return false;
-    }
-    const auto& own = judged->plan.predicted;
-    const auto better = [&](double value) { return value < least * (1 - tolerance::sums); };
-    if (first) beside = value_of(own, own.iteration_s);
-    if (!better(value_of(own, own.iteration_s))) return false;  // sends only add to it
-    const double seconds = iteration_under(*judged, sends_under(judged->plan, trainer));
-    if (first) best.first_s = seconds;
-    if (seconds > options.deadline_s || !better(value_of(own, seconds))) return false;
-    // As it was judged: before, it may lack what its stages share.
-    if (!first && options.runs && !options.runs(judged->plan)) return false;
-    least = value_of(own, seconds);
-    best.plan = std::move(judged->plan);
-    best.iteration_s = seconds;
-    return true;
-  };
-  for (auto& p : plans) static_cast<void>(take(std::move(p)));
-  if (best.iteration_s == infinity)
-    return first_refusal ? *std::move(first_refusal)
-                         : refusal{refusal::kind::infeasible, "no plan ends its iteration in time, with its sends"};
-  // Other warm-ups and wider stages help most; single layers and microbatches take the most looks.
-  const auto any_wider = [&](const plan& now) {
-    return (options.rules && detail::any_rule(now, take)) || detail::any_regrouped(hardware, costs_for, now, take);
-  };
-  for (bool better = true; better && !stopped;) {
-    while (!stopped && any_wider(plan(best.plan))) {
-    }
-    better = false;
-    while (!stopped && detail::any_neighbour(plan(best.plan), take)) better = true;
-  }
-  best.plan.setting = setting;
-  best.plan.evidence = evidence;
-  if (evidence && !(best.plan.pipelines == pipelines)) {
-    const auto& own = best.plan.predicted;
-    best.plan.evidence->objective_value = value_of(own, own.iteration_s);
-    // A neighbour may be outside of the space that the bound is of.
-    best.plan.evidence->objective_bound = std::min(evidence->objective_bound, best.plan.evidence->objective_value);
-  }
-  // What was proven of the first plan's iteration is so of one that is as short with its sends.
-  if (evidence) best.plan.evidence->complete = evidence->complete && least <= beside * (1 + tolerance::sums);
-  return best;
+  return detail::send_search(hardware, costs_for, trainer, options).run(std::move(plans));
 }
 
 HETSCHED_INLINE send_mode sends_under(const plan& p, send_mode trainer) {

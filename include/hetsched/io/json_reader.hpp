@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <initializer_list>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +17,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/function_ref.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/core/units.hpp>
 
 namespace hetsched {
@@ -197,8 +197,8 @@ template <class Forward>
   for (int i = 0; i < 4; ++i) {
     if (forward(up) == value) return up;
     if (forward(down) == value) return down;
-    up = std::nextafter(up, std::numeric_limits<double>::infinity());
-    down = std::nextafter(down, -std::numeric_limits<double>::infinity());
+    up = std::nextafter(up, infinity);
+    down = std::nextafter(down, -infinity);
   }
   return guess;
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +11,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/detail/cluster_operators.hpp>
 #include <hetsched/model/graph_layers.hpp>
@@ -45,6 +45,45 @@ namespace hetsched::detail {
   return static_cast<int>(std::find_if(layers.begin(), layers.end(), has) - layers.begin());
 }
 
+// Where layers end: each occurrence of a module is cut in the same way, and so is what lies between them, where there is more
+// than glue. `cap`: FLOP of the products of a layer.
+[[nodiscard]] inline std::vector<int> ends_of_layers(const operator_graph& graph, const std::vector<bytes_t>& cut_bytes,
+                                                     const std::vector<repeated_module>& modules, double cap) {
+  std::vector<std::pair<std::uint64_t, int>> parts;  // where each occurrence starts, and of which module
+  for (std::size_t m = 0; m < modules.size(); ++m)
+    for (const int s : modules[m].starts) parts.emplace_back(static_cast<std::uint64_t>(s), static_cast<int>(m));
+  std::sort(parts.begin(), parts.end());
+
+  std::vector<int> ends;                               // of layers
+  std::vector<std::vector<int>> cuts(modules.size());  // ends of a module's layers, from its start
+  const auto between = [&](layer_range run) {
+    if (run.size() == 0) return;
+    const bool glue = std::none_of(graph.nodes.begin() + run.first, graph.nodes.begin() + run.last, [](const graph_node& n) {
+      return has_product(n) || n.parameters > 0 || n.shared_parameters > 0;
+    });
+    if (glue && !ends.empty()) {
+      ends.back() = run.last;
+    } else {
+      const auto more = layer_ends(graph, cut_bytes, run, cap);
+      ends.insert(ends.end(), more.begin(), more.end());
+    }
+  };
+  int done = 0;
+  for (const auto& [start, module] : parts) {
+    const auto m = as_size(module);
+    const layer_range run{static_cast<int>(start), static_cast<int>(start) + modules[m].length};
+    between({done, run.first});
+    if (cuts[m].empty()) {
+      cuts[m] = layer_ends(graph, cut_bytes, run, cap);
+      for (auto& end : cuts[m]) end -= run.first;
+    }
+    for (const int end : cuts[m]) ends.push_back(run.first + end);
+    done = run.last;
+  }
+  between({done, graph.size()});
+  return ends;
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
@@ -59,44 +98,11 @@ HETSCHED_INLINE graph_layers make_layers(const operator_graph& graph, const grap
     sequence.intensive.push_back(has_product(n));
     if (has_product(n)) flops += product_flops(n.op);
   }
-  const double cap =
-      options.layers == 0 ? std::numeric_limits<double>::infinity() : (1 + options.tolerance) * flops / options.layers;
+  const double cap = options.layers == 0 ? infinity : (1 + options.tolerance) * flops / options.layers;
 
   graph_layers result;
   result.modules = find_repeated_modules(sequence, options.products);
-  std::vector<std::pair<std::uint64_t, int>> parts;  // where each occurrence starts, and of which module
-  for (std::size_t m = 0; m < result.modules.size(); ++m)
-    for (const int s : result.modules[m].starts) parts.emplace_back(static_cast<std::uint64_t>(s), static_cast<int>(m));
-  std::sort(parts.begin(), parts.end());
-
-  std::vector<int> ends;                                      // of layers
-  std::vector<std::vector<int>> cuts(result.modules.size());  // ends of a module's layers, from its start
-  const auto between = [&](layer_range run) {
-    if (run.size() == 0) return;
-    const bool glue = std::none_of(graph.nodes.begin() + run.first, graph.nodes.begin() + run.last, [](const graph_node& n) {
-      return has_product(n) || n.parameters > 0 || n.shared_parameters > 0;
-    });
-    if (glue && !ends.empty()) {
-      ends.back() = run.last;
-    } else {
-      const auto more = detail::layer_ends(graph, sequence.cut_bytes, run, cap);
-      ends.insert(ends.end(), more.begin(), more.end());
-    }
-  };
-  int done = 0;
-  for (const auto& [start, module] : parts) {
-    const auto m = as_size(module);
-    const layer_range run{static_cast<int>(start), static_cast<int>(start) + result.modules[m].length};
-    between({done, run.first});
-    if (cuts[m].empty()) {
-      cuts[m] = detail::layer_ends(graph, sequence.cut_bytes, run, cap);
-      for (auto& end : cuts[m]) end -= run.first;
-    }
-    for (const int end : cuts[m]) ends.push_back(run.first + end);
-    done = run.last;
-  }
-  between({done, graph.size()});
-
+  const auto ends = detail::ends_of_layers(graph, sequence.cut_bytes, result.modules, cap);
   auto& chain = result.chain;
   chain.parameter_bytes = graph.parameter_bytes;
   chain.heads = graph.heads;

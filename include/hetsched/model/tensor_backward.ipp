@@ -54,11 +54,15 @@ inline void add_gradients_of(tensor_graph& graph, gradient_sums& sums, const std
   if (n.op == "matmul") {
     // The gradient of one factor is the product of the other with dy over the same loops.
     if (wants(0))
-      sums.add(n.inputs[0], add_contraction(graph, name(0), "matmul", dy, n.inputs[1], n.loops, n.result_loops, n.input_loops[1],
-                                            n.input_loops[0]));
+      sums.add(
+          n.inputs[0],
+          add_contraction(graph, name(0), "matmul", dy, n.inputs[1],
+                          {.loops = n.loops, .left = n.result_loops, .right = n.input_loops[1], .result = n.input_loops[0]}));
     if (wants(1))
-      sums.add(n.inputs[1], add_contraction(graph, name(1), "matmul", n.inputs[0], dy, n.loops, n.input_loops[0], n.result_loops,
-                                            n.input_loops[1]));
+      sums.add(
+          n.inputs[1],
+          add_contraction(graph, name(1), "matmul", n.inputs[0], dy,
+                          {.loops = n.loops, .left = n.input_loops[0], .right = n.result_loops, .result = n.input_loops[1]}));
   } else if (n.op == "softmax") {
     if (wants(0)) sums.add(n.inputs[0], add_rowwise(graph, name(0), "softmax_grad", {dy, node}, {{0}}));
   } else if (n.op == "layernorm") {

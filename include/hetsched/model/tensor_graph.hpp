@@ -121,11 +121,18 @@ inline int add_parameter(tensor_graph& graph, std::string name, std::vector<std:
   return detail::put(graph, {.name = std::move(name), .op = "parameter", .shape = std::move(shape)});
 }
 
+/// The loops of a contraction, and which of them each dimension of its two inputs and of its result follows.
+struct contraction_loops {
+  std::vector<tensor_loop> loops;
+  std::vector<int> left;
+  std::vector<int> right;
+  std::vector<int> result;
+};
+
 /// Adds the sum over the loops that the result does not follow of the product of two inputs: any product of matrices, with
-/// batches or without. `left`, `right`, `result`: the loop that each dimension follows.
+/// batches or without.
 /// Throws: input_error unless the sizes of the loops fit.
-int add_contraction(tensor_graph& graph, std::string name, std::string op, int a, int b, std::vector<tensor_loop> loops,
-                    std::vector<int> left, std::vector<int> right, std::vector<int> result);
+int add_contraction(tensor_graph& graph, std::string name, std::string op, int a, int b, contraction_loops over);
 
 /// Adds the product (..., m, k)(..., k, n), or of their transposes in the last two dimensions. One of the two may lack the
 /// leading dimensions.

@@ -110,15 +110,13 @@ HETSCHED_INLINE int add_placeholder(tensor_graph& graph, std::string name, std::
       graph, {.name = std::move(name), .op = "placeholder", .shape = std::move(shape), .batch_dimension = batch_dimension});
 }
 
-HETSCHED_INLINE int add_contraction(tensor_graph& graph, std::string name, std::string op, int a, int b,
-                                    std::vector<tensor_loop> loops, std::vector<int> left, std::vector<int> right,
-                                    std::vector<int> result) {
+HETSCHED_INLINE int add_contraction(tensor_graph& graph, std::string name, std::string op, int a, int b, contraction_loops over) {
   tensor_node n{.name = std::move(name),
                 .op = std::move(op),
                 .inputs = {a, b},
-                .loops = std::move(loops),
-                .input_loops = {std::move(left), std::move(right)},
-                .result_loops = std::move(result),
+                .loops = std::move(over.loops),
+                .input_loops = {std::move(over.left), std::move(over.right)},
+                .result_loops = std::move(over.result),
                 .linear = {{0}, {1}}};
   for (const int loop : n.result_loops) n.shape.push_back(n.loops.at(as_size(loop)).size);
   for (std::size_t i = 0; i < 2; ++i) {
@@ -153,8 +151,11 @@ HETSCHED_INLINE int add_matmul(tensor_graph& graph, std::string name, int a, int
     dims.push_back(swapped ? first : second);
     return dims;
   };
-  return add_contraction(graph, std::move(name), "matmul", a, b, std::move(loops), dimensions(leading_a, m, k, transpose_a),
-                         dimensions(leading_b, k, n, transpose_b), dimensions(leading, m, n, false));
+  return add_contraction(graph, std::move(name), "matmul", a, b,
+                         {.loops = std::move(loops),
+                          .left = dimensions(leading_a, m, k, transpose_a),
+                          .right = dimensions(leading_b, k, n, transpose_b),
+                          .result = dimensions(leading, m, n, false)});
 }
 
 HETSCHED_INLINE int add_elementwise(tensor_graph& graph, std::string name, std::string op, std::vector<int> inputs,

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstddef>
-#include <limits>
 #include <map>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/model/tensor_segments.hpp>
 
 namespace hetsched {
@@ -66,7 +66,7 @@ HETSCHED_INLINE std::vector<int> segments_of(const tensor_graph& graph, int segm
     for (std::size_t c = i + 1; !is_leaf(graph.nodes[i]) && c <= last[i]; ++c)
       crossing[c] += tensor_bytes(graph, static_cast<int>(i));
   // least[s][c]: bytes on the borders of s segments before node c.
-  const double even = work[nodes] / segments, none = std::numeric_limits<double>::infinity();
+  const double even = work[nodes] / segments, none = infinity;
   const auto count = as_size(segments);
   std::vector<std::vector<double>> least(count + 1, std::vector<double>(nodes + 1, none));
   std::vector<std::vector<std::size_t>> begin(count + 1, std::vector<std::size_t>(nodes + 1));

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -585,8 +584,8 @@ class plan_finder {
     const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
       return planned(hardware, costs, own, choice, how, soon);
     };
-    auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, request_.setting, how, make,
-                                                 !is_baseline(planner_))
+    auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, make,
+                                                 {.setting = request_.setting, .judging = how, .proves = !is_baseline(planner_)})
                                  : make(hardware_, costs_, problem);
     if (const auto& t = request_.target; t && !t->several_pipelines && t->equal_pipelines && !request_.mixed_stages &&
                                          planner_.name == first_of(planners(), takes_one_pipeline(request_)).name)
@@ -621,7 +620,8 @@ class plan_finder {
         other = under_schedule(hardware, costs, *std::move(other), how);
       return other;
     };
-    auto other = within_target(hardware_, costs_, *request_.target, problem, request_.setting, how, make, false);
+    auto other = within_target(hardware_, costs_, *request_.target, problem, make,
+                               {.setting = request_.setting, .judging = how, .proves = false});
     if (!other || (found && !(objective_of(*other) < objective_of(*found)))) return found;
     // What work takes on all devices bounds copies, too; of one pipeline more may be known.
     search_evidence evidence = other->evidence.value_or(search_evidence{});

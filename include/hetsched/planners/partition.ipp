@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/planners/interop_dp.hpp>
 #include <hetsched/planners/partition.hpp>
@@ -135,7 +135,7 @@ class ordered_cuts {
   }
 
  private:
-  static constexpr double never = std::numeric_limits<double>::infinity();
+  static constexpr double never = infinity;
 
   [[nodiscard]] stage_cost stage_of(const std::vector<int>& cuts, int s) const {
     return costs_.stage({at(cuts, s), at(cuts, s + 1)}, at(devices_, s));

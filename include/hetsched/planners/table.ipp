@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -101,68 +100,94 @@ inline bool may_save_activations(const cluster& hardware, const any_cost_model& 
   return keeps && saves;
 }
 
-inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
-                                       const planner_choice& given) {
-  auto options = of_pipelines(given);
-  // Small problems are looked at to the end, whatever another microbatch size has: what was found first says little of them.
-  const bool small = hardware.device_count() <= quickly_placed;
-  if (small) options.hopeless = infinity;
-  // The groups of HexiScale as a start, polished where that takes no time; they may come back to a subcluster. A first look takes
-  // quick ones, and hands them on.
-  if (!given.known.empty()) options.start.push_back(given.known);
-  if (!given.similar.empty() && offered(costs, given.similar)) options.start.push_back(under_rule(given.similar, given.warmup));
-  price_book book(hardware, costs);
-  constexpr double none = infinity;
-  const int devices = hardware.device_count();
-  const bool whole = !problem.progress || problem.progress({0, "plans", none, 0});
-  std::optional<plan> partition;
-  // On these costs, which the book has; where there is little to search, what is soon done, first.
-  const auto others_on = [&](price_book& priced, const any_cost_model& as_priced) {
+// Pipelines of other planners, with which the search of several begins: the best uniform one, the groups of HexiScale, polished
+// where that takes no time, and those of single devices. Where there is little to search, what is soon done comes first.
+class other_planners {
+ public:
+  // `whole`: not a first look, which takes quick ones.
+  other_planners(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                 const planner_choice& given, bool whole)
+      : hardware_(hardware),
+        costs_(costs),
+        problem_(problem),
+        given_(given),
+        whole_(whole),
+        small_(hardware.device_count() <= quickly_placed) {
+    if (small_) problem_.beat = infinity;
+  }
+
+  [[nodiscard]] std::vector<std::vector<pipeline_plan>> run(price_book& book) {
+    auto sets = on(book, costs_);
+    // Fewer choices lead a local search elsewhere, at times further: more of them are to be no worse.
+    if (whole_ && small_ && may_save_activations(hardware_, costs_)) {
+      const unsaved_costs unsaved{costs_};
+      price_book fewer(hardware_, unsaved);
+      for (auto& lines : on(fewer, unsaved)) sets.push_back(std::move(lines));
+    }
+    return sets;
+  }
+
+  // The best plan of groups that was met.
+  [[nodiscard]] std::optional<plan>& partition() { return partition_; }
+
+ private:
+  // On these costs, which the book has.
+  [[nodiscard]] std::vector<std::vector<pipeline_plan>> on(price_book& priced, const any_cost_model& as_priced) {
     std::vector<std::vector<pipeline_plan>> sets;
-    auto own = problem;
-    if (small) own.beat = infinity;
-    // The best uniform pipeline: others are hard to find where there are many devices, and its search looks at all near ties. Its
+    // Others than uniform ones are hard to find where there are many devices, and the search of these looks at all near ties. Its
     // first look tells the microbatch sizes of small problems apart.
     const auto add_uniform = [&] {
-      auto found = hetauto_exact(priced, own, {.warmup = given.warmup, .epsilon = given.epsilon, .prove = false});
+      auto found = hetauto_exact(priced, problem_, {.warmup = given_.warmup, .epsilon = given_.epsilon, .prove = false});
       if (found) sets.push_back(std::move(found->pipelines));
     };
-    if (whole && small && as_priced.additive())
-      if (auto singles = place_stages(hardware, as_priced, own, {.prove = false}))
-        sets.push_back(under_rule(std::move(singles->pipelines), given.warmup));
-    if (small) add_uniform();
-    hexiscale_options groups{.seed = given.seed, .warmup = given.warmup, .epsilon = given.epsilon};
-    if (!whole || devices > quickly_polished) {
+    if (whole_ && small_ && as_priced.additive())
+      if (auto singles = place_stages(hardware_, as_priced, problem_, {.prove = false}))
+        sets.push_back(under_rule(std::move(singles->pipelines), given_.warmup));
+    if (small_) add_uniform();
+    hexiscale_options groups{.seed = given_.seed, .warmup = given_.warmup, .epsilon = given_.epsilon};
+    if (!whole_ || hardware_.device_count() > quickly_polished) {
       groups.balance = {1.1};
       groups.seeds = 1;
       groups.polish = false;
     }
-    auto until_done = own;
-    if (!whole) until_done.progress = {};
+    auto until_done = problem_;
+    if (!whole_) until_done.progress = {};
     if (auto found = hexiscale(priced, until_done, groups)) {
       sets.push_back(found->pipelines);
-      if (!partition || objective_of(*found) < objective_of(*partition)) partition = *std::move(found);
+      if (!partition_ || objective_of(*found) < objective_of(*partition_)) partition_ = *std::move(found);
     }
-    if (whole && !small) add_uniform();
+    if (whole_ && !small_) add_uniform();
     return sets;
-  };
-  const auto others = [&] {
-    auto sets = others_on(book, costs);
-    // Fewer choices lead a local search elsewhere, at times further: more of them are to be no worse.
-    if (whole && small && may_save_activations(hardware, costs)) {
-      const unsaved_costs unsaved{costs};
-      price_book fewer(hardware, unsaved);
-      for (auto& lines : others_on(fewer, unsaved)) sets.push_back(std::move(lines));
-    }
-    return sets;
-  };
+  }
+
+  const cluster& hardware_;
+  const any_cost_model& costs_;
+  planning_problem problem_;
+  const planner_choice& given_;
+  bool whole_, small_;
+  std::optional<plan> partition_;
+};
+
+inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
+                                       const planner_choice& given) {
+  auto options = of_pipelines(given);
+  const int devices = hardware.device_count();
+  // Small problems are looked at to the end, whatever another microbatch size has: what was found first says little of them.
+  if (devices <= quickly_placed) options.hopeless = infinity;
+  // Plans that are known may come back to a subcluster.
+  if (!given.known.empty()) options.start.push_back(given.known);
+  if (!given.similar.empty() && offered(costs, given.similar)) options.start.push_back(under_rule(given.similar, given.warmup));
+  price_book book(hardware, costs);
+  const bool whole = !problem.progress || problem.progress({0, "plans", infinity, 0});
+  other_planners others(hardware, costs, problem, given, whole);
   if (problem.objective == plan_objective::iteration) {
-    // A first look ends before there is time for more.
-    if (whole && (given.known.empty() || devices <= quickly_polished)) options.more = others;
+    // A first look ends before there is time for more, and hands on what it has.
+    if (whole && (given.known.empty() || devices <= quickly_polished)) options.more = [&] { return others.run(book); };
     if (!whole && devices <= quickly_cut)
-      for (auto& lines : others()) options.start.push_back(std::move(lines));
+      for (auto& lines : others.run(book)) options.start.push_back(std::move(lines));
   }
   auto found = parallel_pipelines(book, problem, options);
+  auto& partition = others.partition();
   if (found || found.why_not().why != refusal::kind::stopped || !partition) return found;
   partition->planner = "parallel_pipelines";
   partition->evidence->complete = false;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
@@ -9,6 +8,7 @@
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/reshard/price.hpp>
 #include <hetsched/reshard/strategies.hpp>
 
@@ -135,7 +135,7 @@ inline reshard_price price_of(const transfer_plan& p, const cluster& c, std::spa
           (last_from.node == last_to.node) != (a.node == b.node)) {
         const auto found = c.between(a, b);
         if (!found) {
-          price.seconds = price.occupied_s = std::numeric_limits<double>::infinity();
+          price.seconds = price.occupied_s = infinity;
           return price;
         }
         over = *found;

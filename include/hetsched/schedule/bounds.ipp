@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/dependencies.hpp>
 #include <hetsched/schedule/detail/structure.hpp>
@@ -157,7 +157,7 @@ namespace hetsched::detail {
 
 /// What a rank or a wire has to do, between the shortest ways to and from it.
 struct bounded_load {
-  static constexpr double never_s = std::numeric_limits<double>::infinity();
+  static constexpr double never_s = infinity;
   double before_s = never_s, busy_s = 0, after_s = never_s;
   void add(double before, double busy, double after) {
     before_s = std::min(before_s, before);

@@ -78,28 +78,76 @@ HETSCHED_INLINE schedule post_transfers(const schedule& order) {
   return detail::unchecked::post_transfers(order);
 }
 
-HETSCHED_INLINE schedule torch_order(const schedule& order) {
+namespace detail {
+
+// What torch has no words for is refused.
+inline void require_torch_words(const schedule& order) {
   using enum action_kind;
-  detail::validate_actions(order);
   const auto refuse = [](const lane& l, const std::string& what) {
     throw input_error("torch has no words for rank " + std::to_string(l.rank) + " " + what);
   };
   if (order.directions != 1)
     throw input_error("torch has no words for stages of " + std::to_string(order.directions) + " directions");
-  bool transfers = false, posts = false;
+  bool posts = false;
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions) {
-      if (a.kind == recompute || a.kind == reduce_scatter || a.kind == optimizer || detail::is_staged(a.kind))
-        refuse(l, to_text(a));
-      transfers = transfers || is_transfer(a.kind);
+      if (a.kind == recompute || a.kind == reduce_scatter || a.kind == optimizer || is_staged(a.kind)) refuse(l, to_text(a));
       posts = posts || traits_of(a.kind).role == action_role::post;
     }
   for (const auto& l : order.lanes)
     for (const auto& a : l.actions)
       if (l.stream != stream::compute && !posts)
-        refuse(l,
-               to_text(a) + " in a lane of its own (" + std::string(at(detail::stream_names, l.stream)) + ") that nothing posts");
+        refuse(l, to_text(a) + " in a lane of its own (" + std::string(at(stream_names, l.stream)) + ") that nothing posts");
+}
 
+// A rank's actions with the waits, and the reductions unless the schedule lists some, that torch wants.
+[[nodiscard]] inline std::vector<action> torch_lane(const lane& l, const schedule& order, const action_index& index,
+                                                    bool reductions) {
+  using enum action_kind;
+  std::vector<int> gradients_left(as_size(order.stages), order.microbatches);
+  std::vector<char> open(as_size(order.stages) * as_size(order.microbatches), 0);
+  std::vector<action> out, behind, reduced, at_end;  // behind the event at hand; behind that and its sends
+  const auto add = [](std::vector<action>& to, const action& like, action_kind kind) {
+    to.push_back(like);
+    to.back().kind = kind;
+    to.back().joined = false;
+    if (!takes_microbatch(kind)) to.back().microbatch = no_microbatch;
+  };
+  for (std::size_t k = 0; k < l.actions.size(); ++k) {
+    const auto& a = l.actions[k];
+    out.push_back(a);
+    if (a.kind == reduce_gradients && index.find(wait_reduction, 0, a.stage, 0) < 0) add(behind, a, wait_reduction);
+    if (is_send(a.kind) && index.find(wait_of(a.kind), 0, a.stage, a.microbatch) < 0) {
+      add(at_end, a, wait_of(a.kind));
+      if (a.kind == send_activation) open[index.cell(0, a.stage, a.microbatch)] = 1;
+    }
+    if (makes_gradient(a.kind) && std::exchange(open[index.cell(0, a.stage, a.microbatch)], char{0}) != 0)
+      add(behind, a, wait_send_activation);
+    if (!reductions && (a.kind == backward || a.kind == backward_weight) && --at(gradients_left, a.stage) == 0) {
+      add(reduced, a, reduce_gradients);
+      add(reduced, a, wait_reduction);
+    }
+    if (k + 1 < l.actions.size() && l.actions[k + 1].joined) continue;
+    out.insert(out.end(), behind.begin(), behind.end());
+    behind.clear();
+    if (k + 1 < l.actions.size() && is_send(l.actions[k + 1].kind)) continue;
+    out.insert(out.end(), reduced.begin(), reduced.end());
+    reduced.clear();
+  }
+  for (const auto& wait : at_end)
+    if (wait.kind == wait_send_gradient || open[index.cell(0, wait.stage, wait.microbatch)]) out.push_back(wait);
+  return out;
+}
+
+}  // namespace detail
+
+HETSCHED_INLINE schedule torch_order(const schedule& order) {
+  using enum action_kind;
+  detail::validate_actions(order);
+  detail::require_torch_words(order);
+  const bool transfers = std::any_of(order.lanes.begin(), order.lanes.end(), [](const lane& l) {
+    return std::any_of(l.actions.begin(), l.actions.end(), [](const action& a) { return is_transfer(a.kind); });
+  });
   schedule result = order;
   result.lanes.resize(as_size(order.ranks));
   if (!transfers) result = add_transfers(without_marks(std::move(result)));
@@ -114,41 +162,7 @@ HETSCHED_INLINE schedule torch_order(const schedule& order) {
     std::erase_if(l.actions,
                   [](const action& a) { return a.kind == wait_receive_activation || a.kind == wait_receive_gradient; });
   const action_index index(result);
-  for (auto& l : result.lanes) {
-    std::vector<int> gradients_left(as_size(order.stages), order.microbatches);
-    std::vector<char> open(as_size(order.stages) * as_size(order.microbatches), 0);
-    std::vector<action> out, behind, reduced, at_end;  // behind the event at hand; behind that and its sends
-    const auto add = [](std::vector<action>& to, const action& like, action_kind kind) {
-      to.push_back(like);
-      to.back().kind = kind;
-      to.back().joined = false;
-      if (!takes_microbatch(kind)) to.back().microbatch = no_microbatch;
-    };
-    for (std::size_t k = 0; k < l.actions.size(); ++k) {
-      const auto& a = l.actions[k];
-      out.push_back(a);
-      if (a.kind == reduce_gradients && index.find(wait_reduction, 0, a.stage, 0) < 0) add(behind, a, wait_reduction);
-      if (detail::is_send(a.kind) && index.find(wait_of(a.kind), 0, a.stage, a.microbatch) < 0) {
-        add(at_end, a, wait_of(a.kind));
-        if (a.kind == send_activation) open[index.cell(0, a.stage, a.microbatch)] = 1;
-      }
-      if (makes_gradient(a.kind) && std::exchange(open[index.cell(0, a.stage, a.microbatch)], char{0}) != 0)
-        add(behind, a, wait_send_activation);
-      if (!reductions && (a.kind == backward || a.kind == backward_weight) && --at(gradients_left, a.stage) == 0) {
-        add(reduced, a, reduce_gradients);
-        add(reduced, a, wait_reduction);
-      }
-      if (k + 1 < l.actions.size() && l.actions[k + 1].joined) continue;
-      out.insert(out.end(), behind.begin(), behind.end());
-      behind.clear();
-      if (k + 1 < l.actions.size() && detail::is_send(l.actions[k + 1].kind)) continue;
-      out.insert(out.end(), reduced.begin(), reduced.end());
-      reduced.clear();
-    }
-    for (const auto& wait : at_end)
-      if (wait.kind == wait_send_gradient || open[index.cell(0, wait.stage, wait.microbatch)]) out.push_back(wait);
-    l.actions = std::move(out);
-  }
+  for (auto& l : result.lanes) l.actions = detail::torch_lane(l, order, index, reductions);
   return result;
 }
 

@@ -102,15 +102,22 @@ class target_costs {
 /// A planner for costs as a target sees them, on a cluster with the devices that it takes.
 using target_planner = std::function<outcome<plan>(const cluster&, const costs_by_size&, const planning_problem&)>;
 
+/// How within_target judges plans, and refusals.
+struct within_target_options {
+  plan_setting setting = {};      ///< of the costs, which the plan remembers
+  evaluate_options judging = {};  ///< how evaluate judges plans
+  /// Whether the planner's refusal shows that a choice has no plan below `beat`; one of a heuristic does not.
+  bool proves = true;
+};
+
 /// The best plan that a target runs: the planner is asked for each choice that can still win, those of the least bound first, and
-/// evaluate judges its plans by `costs_for`. `setting`: of the costs, which the plan remembers. `proves`: whether the planner's
-/// refusal shows that a choice has no plan below `beat`; one of a heuristic does not.
+/// evaluate judges its plans by `costs_for`.
 /// Returns: the plan, whose evidence is that of all choices together; if there is none, the refusal that says most.
 /// Throws: as the planner and evaluate.
 /// Determinism: as the planner's.
 [[nodiscard]] outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const plan_target& t,
-                                          planning_problem problem, const plan_setting& setting, const evaluate_options& options,
-                                          const target_planner& make, bool proves = true);
+                                          planning_problem problem, const target_planner& make,
+                                          const within_target_options& options = {});
 
 }  // namespace hetsched
 

@@ -373,9 +373,10 @@ HETSCHED_INLINE std::vector<target_choice> choices(const cluster& hardware, cons
 }
 
 HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const plan_target& t,
-                                            planning_problem problem, const plan_setting& setting,
-                                            const evaluate_options& options, const target_planner& make, bool proves) {
-  detail::searched_choices searched{.refusals_prove = proves};
+                                            planning_problem problem, const target_planner& make,
+                                            const within_target_options& options) {
+  const auto& setting = options.setting;
+  detail::searched_choices searched{.refusals_prove = options.proves};
   std::optional<plan> best;
   auto all = choices(hardware, costs_for(problem.microbatch_size), t, problem.microbatches, find_precision(setting.precision));
   const bool by_time = problem.objective == plan_objective::iteration;
@@ -403,7 +404,7 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
     const auto evidence = found->evidence.value_or(search_evidence{});
     const double bound = std::max(evidence.objective_bound, by_time ? choice.least_s : 0), planned = objective_of(*found);
     found = with_own_layers(hardware, costs_for, target_costs(costs_for(problem.microbatch_size), t, choice), *std::move(found),
-                            options);
+                            options.judging);
     if (!found) return found;
     found->setting = setting;
     const auto wrong = gaps(*found, t, hardware);

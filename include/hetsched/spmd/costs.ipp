@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <map>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/cost/network/link_efficiency.hpp>
 #include <hetsched/spmd/costs.hpp>
@@ -42,7 +42,7 @@ HETSCHED_INLINE std::optional<rank_group<>> slowest_group(const cluster& c, std:
   const int per_node = on_node.begin()->second, ranks = static_cast<int>(devices.size());
   const bool even = std::all_of(on_node.begin(), on_node.end(), [&](const auto& node) { return node.second == per_node; });
   if (!even) slower(across, inside.value_or(*across));
-  const link none{0, std::numeric_limits<double>::infinity()};  // which no rank uses
+  const link none{0, infinity};  // which no rank uses
   rank_group<> group{.nodes = even ? static_cast<int>(on_node.size()) : ranks, .per_node = even ? per_node : 1};
   group.inside = even ? inside.value_or(none) : *across;
   group.across = across.value_or(none);

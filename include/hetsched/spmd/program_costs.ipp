@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <mutex>
 
@@ -11,6 +10,7 @@
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/model/tensor_backward.hpp>
 #include <hetsched/model/tensor_segments.hpp>
@@ -101,7 +101,7 @@ HETSCHED_INLINE parts_cost program_costs::sliced_stage(layer_range layers, std::
   const auto mode = parts.front().where.recompute;
   const auto& one = find(layers, parts);
   if (!one.problem || mode == recomputation::selective) {
-    all.slowest.forward_s = all.slowest.backward_s = std::numeric_limits<double>::infinity();
+    all.slowest.forward_s = all.slowest.backward_s = infinity;
     return all;
   }
   const auto shares = detail::shares_of(*one.problem, parts);

@@ -65,7 +65,7 @@ HETSCHED_INLINE optimal_shares best_shares(const std::vector<spmd::stage>& stage
       best.seconds = seconds;
       best.shares = next.shares;
     }
-    if (best.seconds - best.bound <= 1e-12 * best.seconds) break;
+    if (best.seconds - best.bound <= tolerance::rounding * best.seconds) break;
     auto cut = detail::cut_at(stages, next.shares, kinds.size());
     // A cut that is there already says that only rounding is left.
     const bool known =

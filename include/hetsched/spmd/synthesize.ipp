@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include <hetsched/core/compiled.hpp>
@@ -78,7 +77,7 @@ class spmd_search {
     alternate(even_shares(problem_));
     look_at(all, speed_, options_.rounds);
     std::vector<share_box> open{all};
-    double closed = std::numeric_limits<double>::infinity();  // the least bound of what is not looked at any more
+    double closed = infinity;  // the least bound of what is not looked at any more
     const auto later = [](const share_box& a, const share_box& b) { return a.bound > b.bound; };
     while (!open.empty() && work_ < options_.work) {
       std::pop_heap(open.begin(), open.end(), later);
@@ -119,7 +118,7 @@ class spmd_search {
   // Programs for shares and shares for programs in turn, until nothing gets better.
   void alternate(std::vector<double> shares) {
     for (int round = 0; round < options_.rounds; ++round) {
-      const double before = best_ ? best_->seconds : std::numeric_limits<double>::infinity();
+      const double before = best_ ? best_->seconds : infinity;
       const share_box here{shares, shares};
       for (const auto& w : weights_) {
         const auto prices = prices_in(here, problem_, w);
@@ -131,7 +130,7 @@ class spmd_search {
         // Nothing is faster at these shares: other weights find nothing.
         if (seconds <= solved.bound * (1 + 0.1 * options_.gap)) break;
       }
-      if (!best_ || best_->seconds >= before * (1 - 1e-9)) break;
+      if (!best_ || best_->seconds >= before * (1 - tolerance::sums)) break;
     }
   }
 
@@ -168,7 +167,7 @@ class spmd_search {
           c.slopes[k] = most * problem_.kinds[k].count - c.slopes[k] * problem_.kinds[k].count;
       }
       const auto next = share_master(problem_.kinds).solve(turned);
-      if (most - next.value <= box.bound * (1 + 1e-9)) return;
+      if (most - next.value <= box.bound * (1 + tolerance::sums)) return;
       weights = next.shares;
     }
   }

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -11,6 +10,7 @@
 
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/random.hpp>
+#include <hetsched/core/tolerances.hpp>
 
 namespace hetsched {
 
@@ -57,7 +57,7 @@ class random_forest {
  private:
   // x[feature] <= threshold goes to left, else to left + 1; a leaf has an infinite threshold and itself on the left.
   struct node {
-    double threshold = std::numeric_limits<double>::infinity();
+    double threshold = infinity;
     std::int32_t feature = 0;
     std::int32_t left = 0;
     friend bool operator==(const node&, const node&) = default;

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include <hetsched/core/contract.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/models/forest.hpp>
 
 namespace hetsched {
@@ -238,7 +240,7 @@ HETSCHED_INLINE random_forest::grower::split random_forest::grower::best_split(c
   split best;
   if (count < 2 * least_) return best;
   // Rounding must not pass for a gain: equal targets give none.
-  const double floor = sum * sum / count * (1 + 1e-12);
+  const double floor = sum * sum / count * (1 + tolerance::rounding);
   double most = floor;
   // Features that cannot part these rows do not count as tried.
   for (std::size_t k = 0; k < width_ && (k < tried_ || best.gain <= 0); ++k) {

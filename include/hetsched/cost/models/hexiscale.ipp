@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/models/hexiscale.hpp>
 
 namespace hetsched::hexiscale_cost {
@@ -79,7 +79,7 @@ HETSCHED_INLINE double exchange_s(const cluster& c, std::span<const device_id> g
     for (const auto& to : group)
       if (!(from == to)) {
         const auto over = c.between(from, to);
-        seconds += over ? over->transfer_s(bytes / static_cast<double>(group.size())) : std::numeric_limits<double>::infinity();
+        seconds += over ? over->transfer_s(bytes / static_cast<double>(group.size())) : infinity;
       }
     slowest = std::max(slowest, seconds);
   }
@@ -96,14 +96,13 @@ HETSCHED_INLINE double boundary_s(const layer_shape& l, const cluster& c, std::s
 
 HETSCHED_INLINE double detail::unchecked::boundary_s(const layer_shape& l, const cluster& c, std::span<const device_id> from,
                                                      std::span<const device_id> to) {
-  double best = std::numeric_limits<double>::infinity();
+  double best = infinity;
   for (const auto& receiver : to) {
     double spread = 0;
     for (const auto& other : to)
       if (!(other == receiver)) {
         const auto over = c.between(receiver, other);
-        spread += over ? over->transfer_s(l.activation_bytes() / static_cast<double>(to.size()))
-                       : std::numeric_limits<double>::infinity();
+        spread += over ? over->transfer_s(l.activation_bytes() / static_cast<double>(to.size())) : infinity;
       }
     for (const auto& sender : from)
       if (const auto over = c.between(sender, receiver)) best = std::min(best, over->transfer_s(l.activation_bytes()) + spread);

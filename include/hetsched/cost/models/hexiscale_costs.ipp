@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/models/hexiscale_costs.hpp>
 
 namespace hetsched {
@@ -29,7 +29,7 @@ HETSCHED_INLINE reduction_cost hexiscale_cost_model::gradient_sync(layer_range l
     for (std::size_t j = 0; j < holders.size(); ++j) {
       if (i == j) continue;
       const auto over = between_nodes(holders[i].mesh.subcluster, holders[j].mesh.subcluster);
-      if (!over) return std::numeric_limits<double>::infinity();
+      if (!over) return infinity;
       seconds += (all ? holders[j].mesh.device_count() : 1) * over->transfer_s(part);
     }
     seconds *= chunks;

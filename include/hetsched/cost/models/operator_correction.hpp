@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +12,7 @@
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/models/forest.hpp>
 #include <hetsched/cost/operators/tile.hpp>
 #include <hetsched/model/operator.hpp>
@@ -73,7 +73,7 @@ class operator_correction {
                                                  const tile_constants& constants = {}) {
     struct table {
       int family, width = 0;
-      double low = std::numeric_limits<double>::infinity(), high = 0;
+      double low = infinity, high = 0;
       std::vector<double> features{}, targets{};
     };
     std::vector<table> tables;

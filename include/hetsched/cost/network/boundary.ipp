@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <climits>
 #include <cstddef>
-#include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include <hetsched/core/detail/expect.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/network/boundary.hpp>
 #include <hetsched/cost/network/transfer.hpp>
 #include <hetsched/reshard/strategy.hpp>
@@ -262,7 +262,7 @@ template <class Links>
     return on_one_node ? subcluster_of(c, a.mesh).intra_node : link_between(c, links, a.mesh, b.mesh);
   };
   const auto over = link_from(from, to), back = link_from(to, from);
-  if (!over || !back) return {std::numeric_limits<double>::infinity()};
+  if (!over || !back) return {infinity};
   const boundary_side here(c, from), there(c, to);
   const boundary_way way{*over, *back, joined, on_one_node};
   auto best = boundary_pricer(here, there, way, static_cast<double>(bytes)).best();

@@ -8,6 +8,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/contract.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/network/transfer_model.hpp>
 
 namespace hetsched {
@@ -76,7 +77,7 @@ struct slowest_hop {
 /// Sends `bytes` over `hops` links in a row, in as many equal chunks as are best: a power of two up to 65536.
 template <transfer_model Hop>
 [[nodiscard]] double pipelined_s(int hops, double bytes, const Hop& hop) {
-  double best = std::numeric_limits<double>::infinity();
+  double best = infinity;
   for (int chunks = 1; chunks <= 65536; chunks *= 2) best = std::min(best, (hops - 1 + chunks) * hop.transfer_s(bytes / chunks));
   return best;
 }

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 
@@ -10,6 +9,7 @@
 #include <hetsched/cluster/placement.hpp>
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/tolerances.hpp>
 
 namespace hetsched {
 
@@ -38,7 +38,7 @@ template <class Links>
 [[nodiscard]] inline double stage_transfer_s(const cluster& c, const submesh& from, const submesh& to, double bytes) {
   detail::expect_natural(bytes, "the bytes of a transfer");
   const auto over = link_between(c, from, to);
-  return over ? over->transfer_s(bytes) : std::numeric_limits<double>::infinity();
+  return over ? over->transfer_s(bytes) : infinity;
 }
 
 /// Pieces into which even cuts over the tensor ranks of several stages cut a parameter together.

@@ -9,6 +9,7 @@
 #include <hetsched/cluster/device_group.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/detail/expect.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/network/transfer.hpp>
 
 namespace hetsched {
@@ -44,7 +45,7 @@ template <class Links>
     for (std::size_t b = a + 1; b < holders.size(); ++b) {
       const auto &x = holders[a].mesh, &y = holders[b].mesh;
       const auto there = link_between(c, links, x, y), back = link_between(c, links, y, x);
-      if (!there || !back) return std::numeric_limits<double>::infinity();
+      if (!there || !back) return infinity;
       const auto over = slower_of(*there, *back);
       const auto& s = subcluster_of(c, x);
       const bool joined = x.subcluster == y.subcluster;

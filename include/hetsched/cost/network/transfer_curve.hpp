@@ -3,9 +3,10 @@
 // Tested by tests/cost/network/collective_test.cpp.
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <vector>
+
+#include <hetsched/core/tolerances.hpp>
 
 namespace hetsched {
 
@@ -19,7 +20,7 @@ struct transfer_sample {
 
 /// A latency and a bandwidth that hold up to some size.
 struct transfer_piece {
-  double up_to_bytes = std::numeric_limits<double>::infinity();
+  double up_to_bytes = infinity;
   double latency_s = 0;
   double s_per_byte = 0;  ///< 0 where size does not matter yet
 

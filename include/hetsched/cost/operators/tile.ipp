@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/operators/tile.hpp>
 
 namespace hetsched::detail {
@@ -128,7 +128,7 @@ namespace hetsched::detail {
   const double per_watt = c.flops_per_watt * fp32_per_watt(d.generation, d.lanes);
   const double cap = d.board_watts > 0 && per_watt > 0 && d.peak_flops[0] > 0
                          ? per_watt * std::max(d.board_watts - c.idle_watts, d.board_watts / 2) / d.peak_flops[0]
-                         : std::numeric_limits<double>::infinity();
+                         : infinity;
   return d.calibration.lane_rate * peak * std::min(has_wide_multiprocessors(d) ? c.wide_lane_share : c.lane_share, cap);
 }
 
@@ -240,7 +240,7 @@ struct product_kernels {
   const double batch = static_cast<double>(op.batch), k = static_cast<double>(op.k),
                output = batch * static_cast<double>(op.m) * static_cast<double>(op.n);
   const double pages = page_loss(d, op, c);
-  operator_time best{.seconds = std::numeric_limits<double>::infinity()};
+  operator_time best{.seconds = infinity};
   for (const auto& t : kernels.tiles) {
     const double size = static_cast<double>(t.m) * t.n;
     const double tiles = batch * static_cast<double>(ceil_div(op.m, t.m)) * static_cast<double>(ceil_div(op.n, t.n));

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -36,87 +37,108 @@ HETSCHED_INLINE std::string tensor_text(int layer, const std::string& name, cons
   return tensor_text(layer, name) + (own_name.empty() ? "" : " (" + own_name + ")");
 }
 
+/// Of lines of a tensor's elements, all equally long: columns [first, last) of lines [top, bottom).
+struct covered_box {
+  std::size_t top, bottom, first, last;
+  const stored_slice* of;
+};
+
+/// How two slices that are of one tensor by layer and name disagree about it, in words; empty if they do not.
+[[nodiscard]] inline std::string unlike_slices(const stored_slice& a, const stored_slice& b) {
+  if (a.element != b.element || a.shape != b.shape)
+    return "is " + shape_text(a.element, a.shape) + " in part " + std::to_string(a.part) + ", but " +
+           shape_text(b.element, b.shape) + " in part " + std::to_string(b.part);
+  if (a.own_name != b.own_name)
+    return "its layer calls it \"" + a.own_name + "\" in part " + std::to_string(a.part) + ", but \"" + b.own_name +
+           "\" in part " + std::to_string(b.part);
+  return {};
+}
+
+/// The length of the lines that the slices of a tensor of `whole` elements are cut from; all of it where they do not agree.
+[[nodiscard]] inline std::size_t line_length(std::span<const stored_slice* const> slices, std::size_t whole) {
+  std::size_t line = 0;
+  for (const auto* s : slices) {
+    if (s->rows == 1) continue;
+    if (line != 0 && line != s->apart) return std::max<std::size_t>(whole, 1);
+    line = s->apart;
+  }
+  return line == 0 ? std::max<std::size_t>(whole, 1) : line;
+}
+
+/// Adds the boxes of a slice.
+inline void add_boxes(std::vector<covered_box>& boxes, const stored_slice& slice, std::size_t line) {
+  const auto r = rows_of(slice);
+  if (r.length == 0) return;
+  const auto add = [&](std::size_t first, std::size_t last, std::size_t rows) {
+    boxes.push_back({first / line, first / line + rows, first % line, first % line + (last - first), &slice});
+  };
+  if (r.rows > 1 && r.apart == line) {
+    add(r.first, r.first + r.length, r.rows);
+    return;
+  }
+  for (std::size_t row = 0; row < r.rows; ++row) {
+    std::size_t first = r.begin(row);
+    const std::size_t last = first + r.length, next = std::min(last, (first / line + 1) * line);
+    if (first % line != 0) {
+      add(first, next, 1);
+      first = next;
+    }
+    if (const auto full = (last - first) / line; full > 0) {
+      add(first, first + line, full);
+      first += full * line;
+    }
+    if (first < last) add(first, last, 1);
+  }
+}
+
+/// Which of a tensor's `whole` elements are in no box or in two, in words; empty if none are.
+[[nodiscard]] inline std::string box_fault(const std::vector<covered_box>& boxes, std::size_t line, std::size_t whole) {
+  std::vector<std::size_t> lines{0, whole / line, (whole + line - 1) / line};
+  for (const auto& b : boxes) lines.insert(lines.end(), {b.top, b.bottom});
+  std::sort(lines.begin(), lines.end());
+  lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
+  std::vector<covered_box> here;
+  for (std::size_t k = 0; k + 1 < lines.size(); ++k) {
+    const std::size_t base = lines[k] * line, width = std::min(line, whole - base);
+    here.clear();
+    for (const auto& b : boxes)
+      if (b.top <= lines[k] && lines[k] < b.bottom) here.push_back(b);
+    std::stable_sort(here.begin(), here.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::size_t next = 0;
+    for (const auto& b : here) {
+      if (b.first > next) return elements_text(base + next, base + b.first) + " are in no part";
+      if (b.first < next)
+        return elements_text(base + b.first, base + std::min(next, b.last)) + " are there twice, again in part " +
+               std::to_string(b.of->part);
+      next = b.last;
+    }
+    if (next < width) return elements_text(base + next, base + width) + " are in no part";
+  }
+  return {};
+}
+
 HETSCHED_INLINE std::string coverage_fault(const std::vector<stored_slice>& slices) {
   std::vector<const stored_slice*> sorted;
   for (const auto& s : slices) sorted.push_back(&s);
   const auto key = [](const stored_slice& s) { return std::tie(s.layer, s.name, s.first, s.count); };
   std::stable_sort(sorted.begin(), sorted.end(), [&](const auto* a, const auto* b) { return key(*a) < key(*b); });
-  // Of lines of a tensor's elements, all equally long: columns [first, last) of lines [top, bottom).
-  struct box {
-    std::size_t top, bottom, first, last;
-    const stored_slice* of;
-  };
   std::map<std::pair<int, std::string>, const stored_slice*> by_layer;
-  std::vector<box> boxes, here;
-  std::vector<std::size_t> lines;
+  std::vector<covered_box> boxes;
   for (std::size_t i = 0; i < sorted.size();) {
     const auto& head = *sorted[i];
     const auto who = tensor_text(head.layer, head.name) + ": ";
-    const auto whole = as_size(element_count(head.shape));
-    auto end = i;
-    std::size_t line = 0;
-    bool alike = true;
-    for (; end < sorted.size() && sorted[end]->layer == head.layer && sorted[end]->name == head.name; ++end) {
-      const auto& s = *sorted[end];
-      if (s.element != head.element || s.shape != head.shape)
-        return who + "is " + shape_text(head.element, head.shape) + " in part " + std::to_string(head.part) + ", but " +
-               shape_text(s.element, s.shape) + " in part " + std::to_string(s.part);
-      if (s.own_name != head.own_name)
-        return who + "its layer calls it \"" + head.own_name + "\" in part " + std::to_string(head.part) + ", but \"" +
-               s.own_name + "\" in part " + std::to_string(s.part);
-      if (s.rows == 1) continue;
-      alike = alike && (line == 0 || line == s.apart);
-      line = s.apart;
-    }
+    const auto begin = i;
+    for (; i < sorted.size() && sorted[i]->layer == head.layer && sorted[i]->name == head.name; ++i)
+      if (auto fault = unlike_slices(head, *sorted[i]); !fault.empty()) return who + fault;
     if (const auto& other = by_layer.emplace(std::pair(head.layer, name_by_layer(head.name, head.own_name)), &head).first->second;
         other != &head)
       return who + "its layer calls " + other->name + " \"" + head.own_name + "\", too";
-    if (line == 0 || !alike) line = std::max<std::size_t>(whole, 1);
+    const std::span own(sorted.data() + begin, i - begin);
+    const auto whole = as_size(element_count(head.shape));
+    const auto line = line_length(own, whole);
     boxes.clear();
-    for (; i < end; ++i) {
-      const auto r = rows_of(*sorted[i]);
-      if (r.length == 0) continue;
-      const auto add = [&](std::size_t first, std::size_t last, std::size_t rows) {
-        boxes.push_back({first / line, first / line + rows, first % line, first % line + (last - first), sorted[i]});
-      };
-      if (r.rows > 1 && r.apart == line) {
-        add(r.first, r.first + r.length, r.rows);
-        continue;
-      }
-      for (std::size_t row = 0; row < r.rows; ++row) {
-        std::size_t first = r.begin(row);
-        const std::size_t last = first + r.length, next = std::min(last, (first / line + 1) * line);
-        if (first % line != 0) {
-          add(first, next, 1);
-          first = next;
-        }
-        if (const auto full = (last - first) / line; full > 0) {
-          add(first, first + line, full);
-          first += full * line;
-        }
-        if (first < last) add(first, last, 1);
-      }
-    }
-    lines = {0, whole / line, (whole + line - 1) / line};
-    for (const auto& b : boxes) lines.insert(lines.end(), {b.top, b.bottom});
-    std::sort(lines.begin(), lines.end());
-    lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
-    for (std::size_t k = 0; k + 1 < lines.size(); ++k) {
-      const std::size_t base = lines[k] * line, width = std::min(line, whole - base);
-      here.clear();
-      for (const auto& b : boxes)
-        if (b.top <= lines[k] && lines[k] < b.bottom) here.push_back(b);
-      std::stable_sort(here.begin(), here.end(), [](const box& a, const box& b) { return a.first < b.first; });
-      std::size_t next = 0;
-      for (const auto& b : here) {
-        if (b.first > next) return who + elements_text(base + next, base + b.first) + " are in no part";
-        if (b.first < next)
-          return who + elements_text(base + b.first, base + std::min(next, b.last)) + " are there twice, again in part " +
-                 std::to_string(b.of->part);
-        next = b.last;
-      }
-      if (next < width) return who + elements_text(base + next, base + width) + " are in no part";
-    }
+    for (const auto* s : own) add_boxes(boxes, *s, line);
+    if (auto fault = box_fault(boxes, line, whole); !fault.empty()) return who + fault;
   }
   return {};
 }

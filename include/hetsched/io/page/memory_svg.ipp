@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/core/units.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/page/detail/timeline_axis.hpp>
@@ -78,7 +79,7 @@ class memory_drawing {
     const double per_second = (right_ - left_) / end_s_;
     const double step = tick_step(end_s_, per_second, 75);
     out_ += print("<line x1=\"%.1f\" y1=\"20\" x2=\"%.1f\" y2=\"20\" class=\"axis\"/>", left_, right_);
-    for (double k = 0; k * step <= end_s_ * (1 + 1e-12); ++k) {
+    for (double k = 0; k * step <= end_s_ * (1 + tolerance::rounding); ++k) {
       const double x = x_of(k * step);
       out_ += print("<line x1=\"%.1f\" y1=\"20\" x2=\"%.1f\" y2=\"16\" class=\"axis\"/>", x, x);
       out_ += print("<text x=\"%.1f\" y=\"12\" class=\"m\">", x) + tick_text(k * step, step, end_s_) + "</text>\n";

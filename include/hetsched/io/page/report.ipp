@@ -6,6 +6,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/io/page/report.hpp>
 #include <hetsched/schedule/activation_memory.hpp>
 
@@ -349,7 +350,7 @@ HETSCHED_INLINE report_table what_if_table(const what_if_result& result, const w
                      .columns = {"without", ">makespan", ">shorter by"},
                      .rows = {}};
   for (const auto& [seconds, what] : gains) {
-    if (table.rows.size() == most || !(seconds < result.makespan_s * (1 - 1e-9))) break;
+    if (table.rows.size() == most || !(seconds < result.makespan_s * (1 - tolerance::sums))) break;
     table.rows.push_back({what, format_seconds(seconds), format_percent(1 - seconds / result.makespan_s)});
   }
   return table;

@@ -10,6 +10,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/page/detail/timeline_axis.hpp>
 #include <hetsched/io/page/detail/timeline_layout.hpp>
@@ -331,7 +332,7 @@ class timeline_drawing {
       const double span = w.end_s - w.begin_s;
       const double step = tick_step(span, (w.right - w.left) / span, options_.compact ? 62 : 75);
       out_ += print("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"axis\"/>", w.left, y, w.right, y);
-      for (double k = std::ceil(w.begin_s / step - 1e-9); k * step <= w.end_s * (1 + 1e-12); ++k) {
+      for (double k = std::ceil(w.begin_s / step - 1e-9); k * step <= w.end_s * (1 + tolerance::rounding); ++k) {
         const double x = w.at(k * step);
         out_ += print("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"axis\"/>", x, y, x, above ? y - 4 : y + 4);
         const double margin = w.begin_s > 0 ? 16 : -1;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/io/json/pipeline_json.hpp>
 #include <hetsched/io/trace/read_trace.hpp>
 #include <hetsched/schedule/action.hpp>
@@ -145,7 +146,7 @@ class trace_reader {
     a.end_s = std::floor((start + duration) * 1e3 + 0.5) / 1e9;
     if (is_compute(a.what.kind) || a.what.kind == action_kind::optimizer) {
       // Of computations, only fused ones share time on a thread.
-      auto& last_s = compute_ends_.try_emplace(thread_of(event), -std::numeric_limits<double>::infinity()).first->second;
+      auto& last_s = compute_ends_.try_emplace(thread_of(event), -infinity).first->second;
       a.what.joined = a.start_s < last_s && a.end_s <= last_s;
       last_s = std::max(last_s, a.end_s);
     }

@@ -119,6 +119,64 @@ namespace detail {
   return counts;
 }
 
+/// Placements by number of stages, up to `most`, each of which has devices on one of the clusters or on several. `placed`: those
+/// on each cluster, by number of stages there.
+[[nodiscard]] inline std::vector<plan_count> on_several_clusters(const std::vector<std::vector<plan_count>>& placed,
+                                                                 std::size_t most,
+                                                                 const std::vector<std::vector<plan_count>>& choose) {
+  std::vector<plan_count> several(most + 1);
+  several[0] = 1;
+  for (const auto& ways : placed) {
+    // Of stages that take devices here, `fresh` have none yet, and any of `known` others.
+    std::vector<plan_count> here(most + 1);
+    for (std::size_t n = 0; n < std::min(ways.size(), here.size()); ++n) here[n] = ways[n];
+    std::vector<plan_count> next(most + 1);
+    for (std::size_t known = 0; known <= most; ++known) {
+      for (std::size_t fresh = 0; known + fresh <= most; ++fresh)
+        next[known + fresh] += choose[known + fresh][known] * several[known] * here[fresh];
+      for (std::size_t n = 0; n < most; ++n) here[n] += here[n + 1];  // by Pascal's rule
+    }
+    several = std::move(next);
+  }
+  return several;
+}
+
+/// The same with each stage on one cluster, in any order of clusters, stage by stage.
+[[nodiscard]] inline std::vector<plan_count> on_one_cluster_each(const std::vector<std::vector<plan_count>>& placed,
+                                                                 std::size_t most,
+                                                                 const std::vector<std::vector<plan_count>>& choose) {
+  std::vector<plan_count> mixed(most + 1);
+  mixed[0] = 1;
+  for (const auto& ways : placed) {
+    std::vector<plan_count> next(most + 1);
+    for (std::size_t p = 0; p <= most; ++p)
+      for (std::size_t k = 0; k <= p && k < ways.size(); ++k) next[p] += choose[p][k] * mixed[p - k] * ways[k];
+    mixed = std::move(next);
+  }
+  return mixed;
+}
+
+/// The same with the stages of a cluster in a row: u clusters in use have u! orders.
+[[nodiscard]] inline std::vector<plan_count> in_runs(const std::vector<std::vector<plan_count>>& placed, std::size_t most) {
+  std::vector<std::vector<plan_count>> known(1, std::vector<plan_count>(most + 1));  // by clusters in use, then by stages
+  known[0][0] = 1;
+  for (const auto& ways : placed) {
+    std::vector<std::vector<plan_count>> next(known.size() + 1, std::vector<plan_count>(most + 1));
+    for (std::size_t used = 0; used < known.size(); ++used)
+      for (std::size_t p = 0; p <= most; ++p)
+        for (std::size_t k = 0; k < ways.size() && p + k <= most; ++k)
+          next[used + (k > 0 ? 1 : 0)][p + k] += known[used][p] * ways[k];
+    known = std::move(next);
+  }
+  std::vector<plan_count> sum(most + 1);
+  plan_count orders = 1;
+  for (std::size_t used = 1; used < known.size(); ++used) {
+    orders *= used;
+    for (std::size_t p = 0; p <= most; ++p) sum[p] += orders * known[used][p];
+  }
+  return sum;
+}
+
 }  // namespace detail
 
 HETSCHED_INLINE plan_counts count_plans(const plan_space& space) {
@@ -141,51 +199,9 @@ HETSCHED_INLINE plan_counts count_plans(const plan_space& space) {
     uniform.push_back(detail::uniform_placements(ways, own, space.use_all_devices));
   }
 
-  // By number of stages, each of which has devices on one of the clusters so far or on several.
-  std::vector<plan_count> several(most + 1);
-  several[0] = 1;
-  for (const auto& ways : free) {
-    // Of stages that take devices here, `fresh` have none yet, and any of `known` others.
-    std::vector<plan_count> here(most + 1);
-    for (std::size_t n = 0; n < std::min(ways.size(), here.size()); ++n) here[n] = ways[n];
-    std::vector<plan_count> next(most + 1);
-    for (std::size_t known = 0; known <= most; ++known) {
-      for (std::size_t fresh = 0; known + fresh <= most; ++fresh)
-        next[known + fresh] += choose[known + fresh][known] * several[known] * here[fresh];
-      for (std::size_t n = 0; n < most; ++n) here[n] += here[n + 1];  // by Pascal's rule
-    }
-    several = std::move(next);
-  }
-  // Any order of clusters, stage by stage.
-  std::vector<plan_count> mixed(most + 1);
-  mixed[0] = 1;
-  for (const auto& ways : free) {
-    std::vector<plan_count> next(most + 1);
-    for (std::size_t p = 0; p <= most; ++p)
-      for (std::size_t k = 0; k <= p && k < ways.size(); ++k) next[p] += choose[p][k] * mixed[p - k] * ways[k];
-    mixed = std::move(next);
-  }
-  // Runs: by clusters in use, then by stages; u clusters have u! orders.
-  const auto runs = [&](const std::vector<std::vector<plan_count>>& placed) {
-    std::vector<std::vector<plan_count>> known(1, std::vector<plan_count>(most + 1));
-    known[0][0] = 1;
-    for (const auto& ways : placed) {
-      std::vector<std::vector<plan_count>> next(known.size() + 1, std::vector<plan_count>(most + 1));
-      for (std::size_t used = 0; used < known.size(); ++used)
-        for (std::size_t p = 0; p <= most; ++p)
-          for (std::size_t k = 0; k < ways.size() && p + k <= most; ++k)
-            next[used + (k > 0 ? 1 : 0)][p + k] += known[used][p] * ways[k];
-      known = std::move(next);
-    }
-    std::vector<plan_count> sum(most + 1);
-    plan_count orders = 1;
-    for (std::size_t used = 1; used < known.size(); ++used) {
-      orders *= used;
-      for (std::size_t p = 0; p <= most; ++p) sum[p] += orders * known[used][p];
-    }
-    return sum;
-  };
-  const auto consecutive = runs(free), alike = runs(uniform);
+  const auto several = detail::on_several_clusters(free, most, choose);
+  const auto mixed = detail::on_one_cluster_each(free, most, choose);
+  const auto consecutive = detail::in_runs(free, most), alike = detail::in_runs(uniform, most);
 
   plan_counts counts;
   for (std::size_t p = 1; p <= most; ++p) {

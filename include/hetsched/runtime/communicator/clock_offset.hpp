@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <span>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/schedule/timeline.hpp>
 
@@ -39,12 +39,12 @@ template <class Communicator, class Clock = double (*)()>
   if (comm.gather(mine, all, until) != wait_result::progress) return {};
   std::vector<clock_offset> offsets(all.size());
   for (std::size_t r = 1; r < all.size(); ++r) {
-    double low = -std::numeric_limits<double>::infinity(), high = -low;
+    double low = -infinity, high = -low;
     for (std::size_t k = 0; k + 1 < std::min(all[0].size(), all[r].size()); k += 2) {
       low = std::max(low, all[0][k] - all[r][k + 1]);
       high = std::min(high, all[0][k + 1] - all[r][k]);
     }
-    if (low > -std::numeric_limits<double>::infinity()) offsets[r] = {(low + high) / 2, (high - low) / 2};
+    if (low > -infinity) offsets[r] = {(low + high) / 2, (high - low) / 2};
   }
   return offsets;
 }

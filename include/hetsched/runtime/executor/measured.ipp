@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/runtime/executor/measured.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
@@ -19,7 +19,7 @@ namespace hetsched {
 
 HETSCHED_INLINE timeline merged(std::span<const timeline> parts) {
   timeline all;
-  double first_s = std::numeric_limits<double>::infinity();
+  double first_s = infinity;
   const auto tensor = [](const action& a, int stage) {
     return std::array<int, 4>{a.direction, stage, a.microbatch, moves_gradient(a.kind)};
   };

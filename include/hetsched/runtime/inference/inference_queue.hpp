@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/runtime/communicator/communicator.hpp>
 #include <hetsched/runtime/tensor/tensor.hpp>
 
@@ -34,7 +34,7 @@ struct inference_request {
   /// Called on the first rank's thread with what the last stage has returned; nothing: the request is finished. What it throws
   /// fails the request.
   std::function<std::optional<inference_input<Tensor>>(Tensor)> next;
-  double deadline_s = std::numeric_limits<double>::infinity();  ///< from its submission to its end
+  double deadline_s = infinity;  ///< from its submission to its end
 };
 
 enum class inference_end : std::uint8_t {

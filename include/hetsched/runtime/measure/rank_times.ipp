@@ -2,9 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 
 #include <hetsched/core/compiled.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/runtime/measure/rank_times.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/timeline.hpp>
@@ -13,7 +13,7 @@ namespace hetsched {
 
 HETSCHED_INLINE rank_times times_of_rank(const timeline& t, int rank) {
   rank_times found;
-  double first_s = std::numeric_limits<double>::infinity(), last_s = 0;
+  double first_s = infinity, last_s = 0;
   for (const auto& a : t.actions) {
     if (a.rank != rank || !is_compute(a.what.kind)) continue;
     const double took_s = a.end_s - a.start_s;

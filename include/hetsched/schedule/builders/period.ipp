@@ -8,6 +8,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/builders/one_f_one_b.hpp>
 #include <hetsched/schedule/builders/period.hpp>
 
@@ -33,7 +34,7 @@ HETSCHED_INLINE double fastest_period(const pipeline& p, const std::vector<int>&
   validate(p);
   if (caps.size() != p.forward_s.size()) throw input_error("a pipeline needs one warm-up cap per stage");
   for (const int cap : caps)
-    if (cap < 1) return std::numeric_limits<double>::infinity();
+    if (cap < 1) return infinity;
   const auto fits = [&](double candidate_s) {
     const auto counts = detail::unchecked::exact_warmups(p, candidate_s);
     return std::equal(counts.begin(), counts.end(), caps.begin(), [](int count, int cap) { return count <= cap; });

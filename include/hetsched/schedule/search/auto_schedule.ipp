@@ -29,7 +29,7 @@
 namespace hetsched::detail {
 
 /// Sums of shares of an activation round differently from the whole: by less than this share.
-inline constexpr double memory_rounding = 1e-9;
+inline constexpr double memory_rounding = tolerance::sums;
 
 HETSCHED_INLINE order_problem make_order_problem(const pipeline& p, int microbatches, const auto_options& options) {
   validate(p);

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
+#include <span>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/detail/transfer_ends.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>
@@ -64,6 +67,70 @@ struct timeline_event {
   return (time_of(before + middle) - time_of(before)) / middle;
 }
 
+/// When a rank began and ended, and what it computed.
+struct rank_work {
+  double start_s = infinity, end_s = -infinity;
+  std::vector<timeline_event> computed = {};
+};
+
+/// How long a rank stood idle, since its last computation, for the tensor of an action that starts at `start_s`: at most since
+/// that set out.
+[[nodiscard]] inline double exposed_s(const std::vector<timeline_transfer>& transfers, const action& a, double start_s,
+                                      double before_s) {
+  if (!makes_tensor(a.kind)) return 0;
+  const bool gradient = makes_gradient(a.kind);
+  const std::tuple key{gradient, static_cast<int>(a.direction), gradient ? a.stage : a.stage - 1, a.microbatch};
+  const auto need =
+      std::lower_bound(transfers.begin(), transfers.end(), key, [](const auto& one, const auto& k) { return one.key < k; });
+  if (need == transfers.end() || need->key != key) return 0;
+  return std::max(0.0, std::min(need->came_s, start_s) - std::max(before_s, need->sent_s));
+}
+
+/// Adds up the work of one rank, in the order of its starts.
+[[nodiscard]] inline rank_work add_work(std::span<const timed_action* const> work,
+                                        const std::vector<timeline_transfer>& transfers, rank_figures& into) {
+  rank_work all;
+  double before_s = -infinity;  // the end of the computation before
+  for (std::size_t i = 0; i < work.size();) {
+    std::size_t end = i;
+    timeline_event event{work[i]->start_s, work[i]->end_s};
+    do event.end_s = std::max(event.end_s, work[end]->end_s);
+    while (++end < work.size() && work[end]->what.joined);
+    all.start_s = std::min(all.start_s, event.start_s);
+    all.end_s = std::max(all.end_s, event.end_s);
+    const auto kind = work[i]->what.kind;
+    if (is_compute(kind) || kind == action_kind::optimizer) {
+      for (; i < end; ++i) into.exposed_s += exposed_s(transfers, work[i]->what, event.start_s, before_s);
+      into.busy_s += std::max(0.0, event.end_s - std::max(event.start_s, before_s));
+      before_s = std::max(before_s, event.end_s);
+      if (is_compute(kind)) all.computed.push_back(event);
+    }
+    i = end;
+  }
+  into.span_s = all.end_s - all.start_s;
+  return all;
+}
+
+/// Fills in what takes the makespan, and what all ranks together say.
+inline void add_ratios(timeline_figures& result, const std::vector<rank_work>& worked, int microbatches) {
+  double busy_s = 0, received_s = 0, exposed_s = 0;
+  std::size_t busiest = 0;
+  for (std::size_t r = 0; r < worked.size(); ++r) {
+    auto& one = result.ranks[r];
+    one.period_s = microbatches == 1 ? one.span_s : middle_period(worked[r].computed, microbatches, result.makespan_s);
+    if (result.makespan_s > 0) one.bubble_ratio = std::max(0.0, 1 - one.busy_s / result.makespan_s);
+    if (one.received_s > 0) one.overlap_ratio = std::max(0.0, 1 - one.exposed_s / one.received_s);
+    busy_s += one.busy_s;
+    received_s += one.received_s;
+    exposed_s += one.exposed_s;
+    if (one.busy_s > result.ranks[busiest].busy_s) busiest = r;
+  }
+  result.period_s = result.ranks[busiest].period_s;
+  const auto ranks = static_cast<double>(worked.size());
+  if (result.makespan_s > 0) result.bubble_ratio = std::max(0.0, 1 - busy_s / (ranks * result.makespan_s));
+  if (received_s > 0) result.overlap_ratio = std::max(0.0, 1 - exposed_s / received_s);
+}
+
 }  // namespace hetsched::detail
 
 namespace hetsched {
@@ -91,63 +158,20 @@ HETSCHED_INLINE timeline_figures figures(const timeline& t) {
     return a->rank != b->rank ? a->rank < b->rank : a->start_s < b->start_s;
   });
 
-  constexpr double never_s = std::numeric_limits<double>::infinity();
-  double first_s = never_s, last_s = -never_s;
-  std::vector<double> start_s(ranks, never_s), end_s(ranks, -never_s);
-  std::vector<std::vector<detail::timeline_event>> computed(ranks);
+  double first_s = infinity, last_s = -infinity;
+  std::vector<detail::rank_work> worked(ranks);
   for (std::size_t i = 0; i < work.size();) {
-    const auto r = as_size(work[i]->rank);
-    auto& figures = result.ranks[r];
-    double before_s = -never_s;  // the end of the computation before
-    for (; i < work.size() && work[i]->rank == static_cast<int>(r);) {
-      std::size_t end = i;
-      detail::timeline_event event{work[i]->start_s, work[i]->end_s};
-      do event.end_s = std::max(event.end_s, work[end]->end_s);
-      while (++end < work.size() && work[end]->what.joined && work[end]->rank == work[i]->rank);
-      start_s[r] = std::min(start_s[r], event.start_s);
-      end_s[r] = std::max(end_s[r], event.end_s);
-      const auto kind = work[i]->what.kind;
-      if (is_compute(kind) || kind == action_kind::optimizer) {
-        for (; i < end; ++i) {
-          const action& a = work[i]->what;
-          if (!makes_tensor(a.kind)) continue;
-          const bool gradient = makes_gradient(a.kind);
-          const std::tuple key{gradient, static_cast<int>(a.direction), gradient ? a.stage : a.stage - 1, a.microbatch};
-          const auto need = std::lower_bound(transfers.begin(), transfers.end(), key,
-                                             [](const auto& one, const auto& k) { return one.key < k; });
-          if (need == transfers.end() || need->key != key) continue;
-          // What came after the last computation left the rank idle, at most since it set out.
-          const double came_s = std::min(need->came_s, event.start_s);
-          figures.exposed_s += std::max(0.0, came_s - std::max(before_s, need->sent_s));
-        }
-        figures.busy_s += std::max(0.0, event.end_s - std::max(event.start_s, before_s));
-        before_s = std::max(before_s, event.end_s);
-        if (is_compute(kind)) computed[r].push_back(event);
-      }
-      i = end;
-    }
-    figures.span_s = end_s[r] - start_s[r];
-    first_s = std::min(first_s, start_s[r]);
-    last_s = std::max(last_s, end_s[r]);
+    const auto begin = i;
+    const int rank = work[i]->rank;
+    while (i < work.size() && work[i]->rank == rank) ++i;
+    auto& own = worked[as_size(rank)];
+    own = detail::add_work(std::span(work).subspan(begin, i - begin), transfers, result.ranks[as_size(rank)]);
+    first_s = std::min(first_s, own.start_s);
+    last_s = std::max(last_s, own.end_s);
   }
   if (work.empty()) return result;
-
   result.makespan_s = last_s - first_s;
-  double busy_s = 0, received_s = 0, exposed_s = 0;
-  std::size_t busiest = 0;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    auto& one = result.ranks[r];
-    one.period_s = t.microbatches == 1 ? one.span_s : detail::middle_period(computed[r], t.microbatches, result.makespan_s);
-    if (result.makespan_s > 0) one.bubble_ratio = std::max(0.0, 1 - one.busy_s / result.makespan_s);
-    if (one.received_s > 0) one.overlap_ratio = std::max(0.0, 1 - one.exposed_s / one.received_s);
-    busy_s += one.busy_s;
-    received_s += one.received_s;
-    exposed_s += one.exposed_s;
-    if (one.busy_s > result.ranks[busiest].busy_s) busiest = r;
-  }
-  result.period_s = result.ranks[busiest].period_s;
-  if (result.makespan_s > 0) result.bubble_ratio = std::max(0.0, 1 - busy_s / (t.ranks * result.makespan_s));
-  if (received_s > 0) result.overlap_ratio = std::max(0.0, 1 - exposed_s / received_s);
+  detail::add_ratios(result, worked, t.microbatches);
   return result;
 }
 

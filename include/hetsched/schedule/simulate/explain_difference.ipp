@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -11,6 +10,7 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_kind.hpp>
 #include <hetsched/schedule/simulate/compare_timelines.hpp>
@@ -134,7 +134,7 @@ HETSCHED_INLINE double replay::makespan_s(const timeline& predicted, bool measur
     return found == map.end() ? 0.0 : found->second;
   };
   std::vector<double> end_s(nodes_.size());
-  constexpr double unknown_s = std::numeric_limits<double>::infinity();
+  constexpr double unknown_s = infinity;
   double first_s = unknown_s, last_s = -unknown_s;
   for (const std::size_t i : order_) {
     const auto& n = nodes_[i];

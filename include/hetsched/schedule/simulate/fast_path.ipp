@@ -23,8 +23,26 @@ HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vec
 
 namespace hetsched::detail::unchecked {
 
-HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
-  const auto count = warmups.size();
+/// A pipeline of the 1F1B family, played stage by stage and then round by round.
+class family_run {
+ public:
+  family_run(const pipeline& p, const std::vector<int>& warmups, int microbatches)
+      : p_(p), warmups_(warmups), microbatches_(microbatches) {}
+
+  [[nodiscard]] std::vector<double> run() {
+    warm_up();
+    std::size_t first_forward = 0;  // first stage with forwards left: counts never grow downstream
+    for (std::size_t round = 0; round < as_size(microbatches_); ++round) {
+      run_backwards();
+      while (first_forward < stages_.size() && round + capped(first_forward) >= as_size(microbatches_)) ++first_forward;
+      if (first_forward < stages_.size()) run_forwards(first_forward);
+    }
+    std::vector<double> ends;
+    for (const auto& s : stages_) ends.push_back(s.free_s);
+    return ends;
+  }
+
+ private:
   // Links belong to the stage that sends over them; the missing ones at both ends take no time.
   struct way {
     double occupied_s = 0, latency_s = 0;
@@ -35,62 +53,75 @@ HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vec
     double free_s = 0, activation_free_s = 0, gradient_free_s = 0;
     std::size_t slot = 0, ring_first = 0, ring_last = 0;
   };
-  const auto capped = [&](std::size_t i) { return as_size(std::min(warmups[i], microbatches)); };
-  std::vector<stage> stages;
-  stages.reserve(count);
-  // When activations that are on their way reach the next stage: one ring per sender, with room for those that the next
-  // stage has not taken after a full round and for one more.
-  std::vector<double> rings;
-  rings.reserve(count + capped(0));
-  std::vector<double> arrivals(capped(0), 0.0);
 
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto k = static_cast<int>(i);
-    const bool last = i + 1 == count;
-    stage s{p.forward_s[i], p.backward_s[i], {}, {}};
-    if (!last) s.activation = {p.activation_occupied_s(k), p.activation_s(k) - p.activation_occupied_s(k)};
-    if (i > 0) s.gradient = {p.gradient_occupied_s(k - 1), p.gradient_s(k - 1) - p.gradient_occupied_s(k - 1)};
-    for (std::size_t m = 0; m < capped(i); ++m) {
-      s.free_s = std::max(s.free_s, arrivals[m]) + s.forward_s;
-      s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation.occupied_s;
-      arrivals[m] = s.activation_free_s + s.activation.latency_s;
+  [[nodiscard]] std::size_t capped(std::size_t i) const { return as_size(std::min(warmups_[i], microbatches_)); }
+
+  // The forwards before the first backwards.
+  void warm_up() {
+    const auto count = warmups_.size();
+    stages_.reserve(count);
+    rings_.reserve(count + capped(0));
+    std::vector<double> arrivals(capped(0), 0.0);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto k = static_cast<int>(i);
+      const bool last = i + 1 == count;
+      stage s{p_.forward_s[i], p_.backward_s[i], {}, {}};
+      if (!last) s.activation = {p_.activation_occupied_s(k), p_.activation_s(k) - p_.activation_occupied_s(k)};
+      if (i > 0) s.gradient = {p_.gradient_occupied_s(k - 1), p_.gradient_s(k - 1) - p_.gradient_occupied_s(k - 1)};
+      for (std::size_t m = 0; m < capped(i); ++m) {
+        s.free_s = std::max(s.free_s, arrivals[m]) + s.forward_s;
+        s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation.occupied_s;
+        arrivals[m] = s.activation_free_s + s.activation.latency_s;
+      }
+      s.slot = s.ring_first = rings_.size();
+      rings_.push_back(0);
+      if (!last)
+        for (std::size_t m = capped(i + 1); m < capped(i); ++m) rings_.push_back(arrivals[m]);
+      s.ring_last = rings_.size();
+      stages_.push_back(s);
     }
-    s.slot = s.ring_first = rings.size();
-    rings.push_back(0);
-    if (!last)
-      for (std::size_t m = capped(i + 1); m < capped(i); ++m) rings.push_back(arrivals[m]);
-    s.ring_last = rings.size();
-    stages.push_back(s);
   }
 
-  // The oldest activation on its way from s; what s sent in this round is in its slot already.
-  const auto take = [&](stage& s) {
-    if (++s.slot == s.ring_last) s.slot = s.ring_first;
-    return rings[s.slot];
-  };
-  std::size_t first_forward = 0;  // first stage with forwards left: counts never grow downstream
-  for (std::size_t round = 0; round < as_size(microbatches); ++round) {
+  // One of each stage, the last one first.
+  void run_backwards() {
     double gradient = 0;
-    for (std::size_t i = count; i-- > 0;) {
-      stage& s = stages[i];
+    for (std::size_t i = stages_.size(); i-- > 0;) {
+      stage& s = stages_[i];
       s.free_s = std::max(s.free_s, gradient) + s.backward_s;
       s.gradient_free_s = std::max(s.gradient_free_s, s.free_s) + s.gradient.occupied_s;
       gradient = s.gradient_free_s + s.gradient.latency_s;
     }
-    while (first_forward < count && round + capped(first_forward) >= as_size(microbatches)) ++first_forward;
-    if (first_forward == count) continue;
-    double activation = first_forward == 0 ? 0.0 : take(stages[first_forward - 1]);
-    for (std::size_t i = first_forward; i < count; ++i) {
-      stage& s = stages[i];
+  }
+
+  // One of each stage from `first` on.
+  void run_forwards(std::size_t first) {
+    double activation = first == 0 ? 0.0 : take(stages_[first - 1]);
+    for (std::size_t i = first; i < stages_.size(); ++i) {
+      stage& s = stages_[i];
       s.free_s = std::max(s.free_s, activation) + s.forward_s;
       s.activation_free_s = std::max(s.activation_free_s, s.free_s) + s.activation.occupied_s;
-      rings[s.slot] = s.activation_free_s + s.activation.latency_s;
+      rings_[s.slot] = s.activation_free_s + s.activation.latency_s;
       activation = take(s);
     }
   }
-  std::vector<double> ends;
-  for (const auto& s : stages) ends.push_back(s.free_s);
-  return ends;
+
+  // The oldest activation on its way from s; what s sent in this round is in its slot already.
+  [[nodiscard]] double take(stage& s) {
+    if (++s.slot == s.ring_last) s.slot = s.ring_first;
+    return rings_[s.slot];
+  }
+
+  const pipeline& p_;
+  const std::vector<int>& warmups_;
+  int microbatches_;
+  std::vector<stage> stages_;
+  // When activations that are on their way reach the next stage: one ring per sender, with room for those that the next
+  // stage has not taken after a full round and for one more.
+  std::vector<double> rings_;
+};
+
+HETSCHED_INLINE std::vector<double> stage_ends(const pipeline& p, const std::vector<int>& warmups, int microbatches) {
+  return family_run(p, warmups, microbatches).run();
 }
 
 }  // namespace hetsched::detail::unchecked

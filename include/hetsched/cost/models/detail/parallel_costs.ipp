@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <limits>
 #include <utility>
 
 #include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/memory/training_memory.hpp>
 #include <hetsched/cost/models/detail/parallel_costs.hpp>
 
@@ -198,7 +198,7 @@ HETSCHED_INLINE double parallel_costs::among_parts_s(std::span<const stage_part>
     for (std::size_t b = a + 1; b < parts.size(); ++b) {
       for (const auto& over :
            {link_between(cluster_, mesh, parts[b].where.mesh), link_between(cluster_, parts[b].where.mesh, mesh)}) {
-        if (!over) return std::numeric_limits<double>::infinity();
+        if (!over) return infinity;
         along(*over);
       }
     }

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -96,67 +94,8 @@ class chain_costs {
   /// Gives the stages that have none yet their layers, the slowest as fast as can be told by halving; the first or the last ones
   /// take as many as they can. Leaves the chain a dead end where memory is short, or where it costs `enough` or more.
   void balance(part_chain& from, bool from_the_front, double enough = infinity) const {
-    struct open_stage {
-      int placement = 0, in_flight = 0;
-    };
-    std::vector<open_stage> open;
-    const int done = static_cast<int>(from.layers.size());
-    int in_flight = 0;
-    for (auto part = from.parts.rbegin(); part != from.parts.rend(); ++part)
-      for (int s = 0; s < part->stages && static_cast<int>(open.size()) < from.stages - done; ++s) {
-        in_flight += s == 0 && part != from.parts.rbegin() && (part - 1)->subcluster != part->subcluster ? 2 : 1;
-        open.push_back({part->placement, std::min(in_flight, asked_.microbatches)});
-      }
-    std::reverse(open.begin(), open.end());
-    const int count = static_cast<int>(open.size()), first_layer = from.layers_used;
-    std::vector<int> taken(open.size()), kept;
-    double slowest = 0;  // stage of those taken
-    const auto fills = [&](double period, bool in_front) {
-      int low = first_layer, high = problem_.layers;
-      slowest = 0;
-      warmup_state behind;
-      const warmup_algebra exact_rule(warmup_rule::exact);
-      for (int i = 0; i < count; ++i) {
-        const auto here = as_size(in_front ? i : count - 1 - i);
-        auto& s = open[here];
-        const int most = high - low - (count - 1 - i);
-        int good = 0, bad = most + 1, step = 1;
-        double longest = 0;
-        warmup_state own, best;
-        // Layers are much alike: about so many fit, or a few more or less.
-        const double about = period / at(layer_s_, s.placement);
-        int next = about < most ? std::max(1, static_cast<int>(about)) : most;
-        while (bad - good > 1) {
-          const int n = next;
-          const int a = in_front ? low : high - n, b = in_front ? low + n : high;
-          const double work = table_.time(s.placement, a, b);
-          bool fits = work <= period && (!exact_ || (work < infinity && period > 0));  // no warm-ups for 0 / 0
-          if (fits && exact_ && !in_front) {
-            (void)exact_rule.extend(work, i > 0 ? way_between(s.placement, open[here + 1].placement, b) : transfer_price{},
-                                    behind, period, own);
-            s.in_flight = std::min(own.warmup, asked_.microbatches);
-          }
-          fits = fits && table_.memory(s.placement, a, b, s.in_flight) <= at(room_, s.placement);
-          if (fits) {
-            best = own;
-            longest = work;
-          }
-          (fits ? good : bad) = n;
-          next = good == 0 || bad > most ? (fits ? good + step : bad - step) : (good + bad) / 2;
-          if (next <= good || next >= bad) next = (good + bad) / 2;
-          step *= 2;
-        }
-        if (good == 0) return false;
-        slowest = std::max(slowest, longest);
-        if (exact_ && !in_front) {
-          behind = best;
-          s.in_flight = std::min(best.warmup, asked_.microbatches);
-        }
-        taken[here] = good;
-        (in_front ? low : high) += in_front ? good : -good;
-      }
-      return low == high;
-    };
+    auto open = open_stages(from);
+    const int first_layer = from.layers_used;
     // The exact rule's warm-ups come from behind.
     const bool search_in_front = from_the_front && !exact_;
     double rate = 0, low = 0, high = 0;  // layers per second, if they were alike
@@ -166,15 +105,12 @@ class chain_costs {
     }
     high = std::min(high, enough / asked_.microbatches);
     const double even = (problem_.layers - first_layer) / rate;
-    auto held = open;
+    std::vector<open_stage> kept;
     const auto try_period = [&](double period) {
-      const bool filled = fills(period, search_in_front);
-      if (filled) {
-        kept = taken;
-        held = open;
-      }
-      (filled ? high : low) = filled ? std::min(period, slowest) : period;
-      return filled;
+      const auto slowest = filled(open, first_layer, period, search_in_front);
+      if (slowest) kept = open;
+      (slowest ? high : low) = slowest ? std::min(period, *slowest) : period;
+      return slowest.has_value();
     };
     if (!(1.1 * even < high) || !try_period(1.1 * even)) {
       if (!try_period(high)) return;
@@ -183,10 +119,10 @@ class chain_costs {
     }
     for (int i = 0; i < 10 && high - low > resolution * high; ++i) (void)try_period((low + high) / 2);
     if (from_the_front && exact_) {
-      open = held;
-      if (fills(high, true)) kept = taken;
+      open = kept;
+      if (filled(open, first_layer, high, true)) kept = open;
     }
-    for (const int l : kept) add_layers(from, l);
+    for (const auto& s : kept) add_layers(from, s.layers);
   }
 
   /// Gives the next stage its layers.
@@ -413,6 +349,88 @@ class chain_costs {
   static constexpr std::size_t judged_changes = 64;
   static constexpr int looks_when_better = 12;  // at a new best plan, and what it becomes
   static constexpr double resolution = 0.003;   // of the slowest stage, when layers are balanced
+
+  // A stage that balance gives layers.
+  struct open_stage {
+    int placement = 0, in_flight = 0, layers = 0;
+  };
+
+  /// Gives one stage after the other, from the front or from behind, as many layers as it computes within a period and holds.
+  struct filling {
+    const chain_costs& of;
+    double period = 0;
+    bool in_front = false;
+    int low = 0, high = 0;     // layers that are left
+    double slowest = 0;        // of the stages that have some
+    warmup_state behind = {};  // of the exact rule, where it comes from behind
+    warmup_algebra exact_rule{warmup_rule::exact};
+
+    /// Returns whether the stage holds a layer at all. `next`: the one behind it, if that has its layers.
+    [[nodiscard]] bool take(open_stage& s, const open_stage* next, int most) {
+      const bool from_behind = of.exact_ && !in_front;
+      int good = 0, bad = most + 1, step = 1;
+      double longest = 0;
+      warmup_state own, best;
+      // Layers are much alike: about so many fit, or a few more or less.
+      const double about = period / at(of.layer_s_, s.placement);
+      int guess = about < most ? std::max(1, static_cast<int>(about)) : most;
+      while (bad - good > 1) {
+        const int n = guess;
+        const int a = in_front ? low : high - n, b = in_front ? low + n : high;
+        const double work = of.table_.time(s.placement, a, b);
+        bool fits = work <= period && (!of.exact_ || (work < infinity && period > 0));  // no warm-ups for 0 / 0
+        if (fits && from_behind) {
+          (void)exact_rule.extend(work, next ? of.way_between(s.placement, next->placement, b) : transfer_price{}, behind, period,
+                                  own);
+          s.in_flight = std::min(own.warmup, of.asked_.microbatches);
+        }
+        fits = fits && of.table_.memory(s.placement, a, b, s.in_flight) <= at(of.room_, s.placement);
+        if (fits) {
+          best = own;
+          longest = work;
+        }
+        (fits ? good : bad) = n;
+        guess = good == 0 || bad > most ? (fits ? good + step : bad - step) : (good + bad) / 2;
+        if (guess <= good || guess >= bad) guess = (good + bad) / 2;
+        step *= 2;
+      }
+      if (good == 0) return false;
+      slowest = std::max(slowest, longest);
+      if (from_behind) {
+        behind = best;
+        s.in_flight = std::min(best.warmup, of.asked_.microbatches);
+      }
+      s.layers = good;
+      (in_front ? low : high) += in_front ? good : -good;
+      return true;
+    }
+  };
+
+  /// The stages that have no layers yet, and how many microbatches they may hold.
+  [[nodiscard]] std::vector<open_stage> open_stages(const part_chain& from) const {
+    std::vector<open_stage> open;
+    const int done = static_cast<int>(from.layers.size());
+    int in_flight = 0;
+    for (auto part = from.parts.rbegin(); part != from.parts.rend(); ++part)
+      for (int s = 0; s < part->stages && static_cast<int>(open.size()) < from.stages - done; ++s) {
+        in_flight += s == 0 && part != from.parts.rbegin() && (part - 1)->subcluster != part->subcluster ? 2 : 1;
+        open.push_back({.placement = part->placement, .in_flight = std::min(in_flight, asked_.microbatches)});
+      }
+    std::reverse(open.begin(), open.end());
+    return open;
+  }
+
+  /// Shares out the layers from `first_layer` on. Returns the slowest stage's seconds; none if some are left.
+  [[nodiscard]] std::optional<double> filled(std::vector<open_stage>& open, int first_layer, double period, bool in_front) const {
+    filling f{.of = *this, .period = period, .in_front = in_front, .low = first_layer, .high = problem_.layers};
+    const int count = static_cast<int>(open.size());
+    for (int i = 0; i < count; ++i) {
+      const auto here = as_size(in_front ? i : count - 1 - i);
+      const auto* next = !in_front && i > 0 ? &open[here + 1] : nullptr;
+      if (!f.take(open[here], next, f.high - f.low - (count - 1 - i))) return std::nullopt;
+    }
+    return f.low == f.high ? std::optional(f.slowest) : std::nullopt;
+  }
 
   /// Small changes of a chain, other layers of its stages among them, that are likely to cost less than `enough`, by what they
   /// are likely to cost.

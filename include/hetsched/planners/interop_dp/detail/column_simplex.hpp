@@ -97,7 +97,8 @@ class column_simplex {
     for (std::size_t r = 0; r < rows_; ++r) {
       if (!(step_[r] > 1e-9)) continue;
       const double ratio = std::max(0.0, values_[r]) / step_[r];
-      if (out == rows_ || ratio < least - 1e-12 * least || (ratio <= least * (1 + 1e-12) && step_[r] > step_[out])) {
+      if (out == rows_ || ratio < least - tolerance::rounding * least ||
+          (ratio <= least * (1 + tolerance::rounding) && step_[r] > step_[out])) {
         least = std::min(ratio, least);
         out = r;
       }

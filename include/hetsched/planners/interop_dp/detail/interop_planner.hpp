@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -173,74 +174,76 @@ class interop_planner {
 
   // Bounds ranges of periods, of which those that may hold the best plan are halved; and looks for plans by beams.
   void walk_periods() {
-    if (!best_ || steady_ == 0 || !(shortest_ > 0)) return;
-    if (table_.additive()) {
-      struct range {
-        double low = 0, high = 0, bound = 0;
-      };
-      period_bound bounds(problem_, table_);
-      const double end = least_update();
-      const auto work = static_cast<std::int64_t>(options_.effort * 5e6);
-      const auto bound_of = [&](double low, double high) {
-        const double rest = steady_ * low + end;
-        return bounds.latency(high, limit_s() - rest) + rest;
-      };
-      // Where plans so far are far from the bound: the shortest period for which a beam finds one.
-      if (best_s() > 1.3 * bound_)
-        for (double low = shortest_, high = own_period(); high > 1.1 * low && go_on();) {
-          const double middle = std::sqrt(low * high), before = best_s();
-          try_beam(middle, search_.rents().competitive(1.5), search_.rents().cost_before(), 2);
-          (best_s() < before ? high : low) = middle;
+    if (!best_ || steady_ == 0 || !(shortest_ > 0) || !table_.additive()) return;
+    struct range {
+      double low = 0, high = 0, bound = 0;
+    };
+    period_bound bounds(problem_, table_);
+    const double end = least_update();
+    const auto work = static_cast<std::int64_t>(options_.effort * 5e6);
+    const auto bound_of = [&](double low, double high) {
+      const double rest = steady_ * low + end;
+      return bounds.latency(high, limit_s() - rest) + rest;
+    };
+    approach_period();
+    const auto later = [](const range& a, const range& b) { return a.bound > b.bound; };
+    std::vector<range> open;
+    const double step = static_cast<double>(problem_.placements.size()) * problem_.layers < 4e4 ? 1.02 : 1.05;
+    for (double low = shortest_; steady_ * low + search_.rents().latency() < limit_s(); low = open.back().high) {
+      if (!go_on()) return;
+      open.push_back({low, low * step, bound_of(low, low * step)});
+    }
+    std::make_heap(open.begin(), open.end(), later);
+    if (open.empty()) return;
+    raise_bound(std::min(open.front().bound, limit_s()));
+
+    // Beams, by the least size of stages: near the best plan's period, and then for all ranges, the least bound first.
+    int best_size = 1;
+    const int largest = *std::max_element(problem_.devices.begin(), problem_.devices.end());
+    const auto most = static_cast<std::int64_t>(options_.effort * 2e5);
+    const auto try_size = [&](double at, int size) {
+      if (size < 1 || size > largest || beam_.looked_at() > most || closed() || !go_on()) return;
+      const double before = best_s();
+      try_beam(at, bounds.competitive(1.25, size), bounds.cost_before(), 3);
+      if (best_s() < before) best_size = size;
+    };
+    const auto try_sizes = [&](double at) {
+      if (bounds.latency(at, limit_s() - steady_ * at) + steady_ * at >= limit_s()) return;
+      for (int size = 1; size <= largest; size *= 2) try_size(at, size);
+    };
+    auto by_bound = open;
+    std::sort(by_bound.begin(), by_bound.end(), [](const range& a, const range& b) { return a.bound < b.bound; });
+    for (const auto& r : by_bound)
+      if (r.bound < limit_s() && beam_.looked_at() <= most && go_on()) try_sizes(r.high);
+
+    constexpr double narrow = 1.001;
+    while (bounds.looked_at() < work && go_on()) {
+      const auto r = open.front();
+      if (closed() || r.high < r.low * narrow) return;
+      std::pop_heap(open.begin(), open.end(), later);
+      open.pop_back();
+      const double middle = (r.low + r.high) / 2;
+      const auto look_at = [&](double low, double high) {
+        open.push_back({low, high, std::max(r.bound, bound_of(low, high))});
+        if (open.back().bound < limit_s()) {
+          try_size(high, best_size);
+          try_size(high, best_size / 2);
         }
-      const auto later = [](const range& a, const range& b) { return a.bound > b.bound; };
-      std::vector<range> open;
-      const double step = static_cast<double>(problem_.placements.size()) * problem_.layers < 4e4 ? 1.02 : 1.05;
-      for (double low = shortest_; steady_ * low + search_.rents().latency() < limit_s(); low = open.back().high) {
-        if (!go_on()) return;
-        open.push_back({low, low * step, bound_of(low, low * step)});
-      }
-      std::make_heap(open.begin(), open.end(), later);
-      if (open.empty()) return;
-      raise_bound(std::min(open.front().bound, limit_s()));
-
-      // Beams, by the least size of stages: near the best plan's period, and then for all ranges, the least bound first.
-      int best_size = 1;
-      const int largest = *std::max_element(problem_.devices.begin(), problem_.devices.end());
-      const auto most = static_cast<std::int64_t>(options_.effort * 2e5);
-      const auto try_size = [&](double at, int size) {
-        if (size < 1 || size > largest || beam_.looked_at() > most || closed() || !go_on()) return;
-        const double before = best_s();
-        try_beam(at, bounds.competitive(1.25, size), bounds.cost_before(), 3);
-        if (best_s() < before) best_size = size;
+        std::push_heap(open.begin(), open.end(), later);
       };
-      const auto try_sizes = [&](double at) {
-        if (bounds.latency(at, limit_s() - steady_ * at) + steady_ * at >= limit_s()) return;
-        for (int size = 1; size <= largest; size *= 2) try_size(at, size);
-      };
-      auto by_bound = open;
-      std::sort(by_bound.begin(), by_bound.end(), [](const range& a, const range& b) { return a.bound < b.bound; });
-      for (const auto& r : by_bound)
-        if (r.bound < limit_s() && beam_.looked_at() <= most && go_on()) try_sizes(r.high);
+      look_at(r.low, middle);
+      look_at(middle, r.high);
+      if (!stopped_) raise_bound(std::min(open.front().bound, limit_s()));
+    }
+  }
 
-      constexpr double narrow = 1.001;
-      while (bounds.looked_at() < work && go_on()) {
-        const auto r = open.front();
-        if (closed() || r.high < r.low * narrow) return;
-        std::pop_heap(open.begin(), open.end(), later);
-        open.pop_back();
-        const double middle = (r.low + r.high) / 2;
-        const auto look_at = [&](double low, double high) {
-          open.push_back({low, high, std::max(r.bound, bound_of(low, high))});
-          if (open.back().bound < limit_s()) {
-            try_size(high, best_size);
-            try_size(high, best_size / 2);
-          }
-          std::push_heap(open.begin(), open.end(), later);
-        };
-        look_at(r.low, middle);
-        look_at(middle, r.high);
-        if (!stopped_) raise_bound(std::min(open.front().bound, limit_s()));
-      }
+  // Where plans so far are far from the bound: the shortest period for which a beam finds one.
+  void approach_period() {
+    if (best_s() <= 1.3 * bound_) return;
+    for (double low = shortest_, high = own_period(); high > 1.1 * low && go_on();) {
+      const double middle = std::sqrt(low * high), before = best_s();
+      try_beam(middle, search_.rents().competitive(1.5), search_.rents().cost_before(), 2);
+      (best_s() < before ? high : low) = middle;
     }
   }
 
@@ -561,8 +564,15 @@ class interop_planner {
     if (!ended() && least_objective_ < infinity)
       why = "no link joins stages of any plan that was met to add up gradients of shared parameters";
     else if (!ended())
-      why = explain_shortage(hardware_, problem_, table_, route_, search_, algebra_, asked_.use_all_devices, free_order_,
-                             asked_.poll());
+      why = explain_shortage({.hardware = hardware_,
+                              .problem = problem_,
+                              .table = table_,
+                              .route = route_,
+                              .search = search_,
+                              .algebra = algebra_,
+                              .use_all = asked_.use_all_devices,
+                              .one_order = free_order_,
+                              .go_on = asked_.poll()});
     if (!ended()) return {refusal::kind::infeasible, std::move(why)};
     return {refusal::kind::stopped, "the search was stopped before it found a plan"};
   }

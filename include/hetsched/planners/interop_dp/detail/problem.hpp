@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <limits>
 #include <numeric>
 #include <span>
 #include <string>
@@ -94,109 +93,142 @@ struct interop_stage {
   friend constexpr bool operator==(interop_stage, interop_stage) = default;
 };
 
-/// Collects placements and prices. O(P^2 B) calls of transfer for P placements and B boundaries; O(C^2 B) for C classes of
-/// placements and B of boundaries if the model names them. Where go_on, asked now and then, returns false, it ends and leaves the
-/// rest out.
-[[nodiscard]] inline interop_problem make_interop_problem(price_book& book, function_ref<bool()> go_on = {}) {
-  const auto& hardware = book.hardware();
-  interop_problem problem;
-  problem.layers = book.layers();
-  problem.boundary_kind = book.boundary_kinds();
-  const auto& boundaries = book.first_boundaries();
-  problem.kinds = static_cast<int>(boundaries.size());
-  for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
-    const auto& s = hardware.subclusters[k];
-    problem.devices.push_back(s.device_count());
-    problem.devices_per_node.push_back(s.devices_per_node);
-    for (const auto& mesh : submeshes(s, static_cast<int>(k))) {
-      if (go_on && !go_on()) return problem;
-      for (const int p : book.placements(mesh)) {
-        const auto& known = book[p];
-        const auto memory = static_cast<double>(s.device.memory_bytes);
-        problem.placements.push_back({.where = known.where,
-                                      .in_book = p,
-                                      .subcluster = static_cast<int>(k),
-                                      .devices = mesh.device_count(),
-                                      .on_one_node = known.on_one_node,
-                                      .memory = memory,
-                                      .room = known.memory.room,
-                                      .capacity = known.memory.room,
-                                      .reserved = memory / (1 + known.overheads.margin) - known.memory.room,
-                                      .scale = known.memory.scale});
+/// The work of make_interop_problem.
+class interop_problem_maker {
+ public:
+  interop_problem_maker(price_book& book, function_ref<bool()> go_on)
+      : book_(book), go_on_(go_on), knows_nodes_(book.costs().asks_proximity()) {}
+
+  [[nodiscard]] interop_problem run() && {
+    problem_.layers = book_.layers();
+    problem_.boundary_kind = book_.boundary_kinds();
+    problem_.kinds = static_cast<int>(book_.first_boundaries().size());
+    if (!add_placements() || !add_classes()) return std::move(problem_);
+    add_prices(problem_.prices, proximity::other_node);
+    if (knows_nodes_) {
+      if (std::any_of(all().begin(), all().end(), [](const auto& p) { return p.on_one_node; }))
+        add_prices(problem_.near_prices, proximity::same_node);
+      if (problem_.near_prices == problem_.prices) problem_.near_prices.clear();
+    }
+    // Room for the largest transfers that a stage may have on either side.
+    for (auto& p : problem_.placements) {
+      const auto c = as_size(p.transfer_class);
+      const auto extra = static_cast<double>(checked_add(extra_in_[c], extra_out_[c]));
+      p.capacity -= extra;
+      p.reserved += extra;
+    }
+    return std::move(problem_);
+  }
+
+ private:
+  [[nodiscard]] const std::vector<interop_placement>& all() const { return problem_.placements; }
+  [[nodiscard]] bool may_go_on() const { return !go_on_ || go_on_(); }
+
+  // Returns whether it came to its end, as add_classes.
+  [[nodiscard]] bool add_placements() {
+    const auto& hardware = book_.hardware();
+    for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
+      const auto& s = hardware.subclusters[k];
+      problem_.devices.push_back(s.device_count());
+      problem_.devices_per_node.push_back(s.devices_per_node);
+      for (const auto& mesh : submeshes(s, static_cast<int>(k))) {
+        if (!may_go_on()) return false;
+        for (const int p : book_.placements(mesh)) {
+          const auto& known = book_[p];
+          const auto memory = static_cast<double>(s.device.memory_bytes);
+          problem_.placements.push_back({.where = known.where,
+                                         .in_book = p,
+                                         .subcluster = static_cast<int>(k),
+                                         .devices = mesh.device_count(),
+                                         .on_one_node = known.on_one_node,
+                                         .memory = memory,
+                                         .room = known.memory.room,
+                                         .capacity = known.memory.room,
+                                         .reserved = memory / (1 + known.overheads.margin) - known.memory.room,
+                                         .scale = known.memory.scale});
+        }
       }
     }
+    return true;
   }
-  auto& all = problem.placements;
+
   // `near`: where either may be.
-  const auto price = [&](const interop_placement& from, const interop_placement& to, int boundary,
-                         proximity near) -> const transfer_cost& {
+  [[nodiscard]] const transfer_cost& price(const interop_placement& from, const interop_placement& to, int boundary,
+                                           proximity near) {
     if (from.subcluster != to.subcluster)
       near = proximity::other_node;
-    else if (at(hardware.subclusters, from.subcluster).nodes == 1)
+    else if (at(book_.hardware().subclusters, from.subcluster).nodes == 1)
       near = proximity::same_node;
     else if (!from.on_one_node || !to.on_one_node)
       near = proximity::other_node;
-    return book.transfer(boundary, from.in_book, to.in_book, near);
-  };
-  const bool knows_nodes = book.costs().asks_proximity();
-  const auto alike = [&](const interop_placement& a, const interop_placement& b) {
+    return book_.transfer(boundary, from.in_book, to.in_book, near);
+  }
+
+  // Whether transfers from and to both cost the same.
+  [[nodiscard]] bool alike(const interop_placement& a, const interop_placement& b) {
     for (const auto near : {proximity::other_node, proximity::same_node}) {
-      if (near == proximity::same_node && !knows_nodes) break;
-      for (const auto& other : all)
-        for (const int j : boundaries)
+      if (near == proximity::same_node && !knows_nodes_) break;
+      for (const auto& other : all())
+        for (const int j : book_.first_boundaries())
           if (!(price(a, other, j, near) == price(b, other, j, near)) || !(price(other, a, j, near) == price(other, b, j, near)))
             return false;
     }
     return true;
-  };
-  const auto same_class = [&](const interop_placement& a, const interop_placement& b) {
-    if (a.subcluster != b.subcluster || (knows_nodes && a.on_one_node != b.on_one_node)) return false;
-    if (book[a.in_book].transfer_class == book[b.in_book].transfer_class) return true;
-    return !book.costs().has_transfer_class() && alike(a, b);
-  };
-  std::vector<std::size_t> representatives;
-  for (std::size_t p = 0; p < all.size(); ++p) {
-    if (go_on && !go_on()) return problem;
-    const auto found =
-        std::find_if(representatives.begin(), representatives.end(), [&](std::size_t r) { return same_class(all[r], all[p]); });
-    all[p].transfer_class = static_cast<int>(found - representatives.begin());
-    if (found == representatives.end()) {
-      representatives.push_back(p);
-      problem.class_subcluster.push_back(all[p].subcluster);
-    }
   }
-  std::vector<bytes_t> extra_in(representatives.size()), extra_out(representatives.size());
-  const auto price_all = [&](std::vector<transfer_price>& prices, proximity near) {
-    prices.reserve(representatives.size() * representatives.size() * boundaries.size());
-    for (std::size_t from = 0; from < representatives.size(); ++from)
-      for (std::size_t to = 0; to < representatives.size(); ++to) {
-        if (go_on && to % 16 == 0 && !go_on()) return;
-        const auto &a = all[representatives[from]], &b = all[representatives[to]];
+  [[nodiscard]] bool same_class(const interop_placement& a, const interop_placement& b) {
+    if (a.subcluster != b.subcluster || (knows_nodes_ && a.on_one_node != b.on_one_node)) return false;
+    if (book_[a.in_book].transfer_class == book_[b.in_book].transfer_class) return true;
+    return !book_.costs().has_transfer_class() && alike(a, b);
+  }
+
+  [[nodiscard]] bool add_classes() {
+    for (std::size_t p = 0; p < all().size(); ++p) {
+      if (!may_go_on()) return false;
+      const auto found = std::find_if(representatives_.begin(), representatives_.end(),
+                                      [&](std::size_t r) { return same_class(all()[r], all()[p]); });
+      problem_.placements[p].transfer_class = static_cast<int>(found - representatives_.begin());
+      if (found == representatives_.end()) {
+        representatives_.push_back(p);
+        problem_.class_subcluster.push_back(all()[p].subcluster);
+      }
+    }
+    extra_in_.resize(representatives_.size());
+    extra_out_.resize(representatives_.size());
+    return true;
+  }
+
+  void add_prices(std::vector<transfer_price>& prices, proximity near) {
+    const auto& boundaries = book_.first_boundaries();
+    prices.reserve(representatives_.size() * representatives_.size() * boundaries.size());
+    for (std::size_t from = 0; from < representatives_.size(); ++from)
+      for (std::size_t to = 0; to < representatives_.size(); ++to) {
+        if (to % 16 == 0 && !may_go_on()) return;
+        const auto &a = all()[representatives_[from]], &b = all()[representatives_[to]];
         for (const int j : boundaries) {
           const auto& c = price(a, b, j, near);
           const bool moves = c.slower_way_s() < longest_time_s;
           prices.push_back(moves ? transfer_price{c.slower_way_s(), c.round_trip_s(), c.occupied_s()}
                                  : transfer_price{infinity, infinity, infinity});
           if (!moves) continue;
-          extra_out[from] = std::max(extra_out[from], c.extra_bytes);
-          extra_in[to] = std::max(extra_in[to], c.extra_bytes);
+          extra_out_[from] = std::max(extra_out_[from], c.extra_bytes);
+          extra_in_[to] = std::max(extra_in_[to], c.extra_bytes);
         }
       }
-  };
-  price_all(problem.prices, proximity::other_node);
-  if (knows_nodes) {
-    if (std::any_of(all.begin(), all.end(), [](const auto& p) { return p.on_one_node; }))
-      price_all(problem.near_prices, proximity::same_node);
-    if (problem.near_prices == problem.prices) problem.near_prices.clear();
   }
-  // Room for the largest transfers that a stage may have on either side.
-  for (auto& p : all) {
-    const auto c = as_size(p.transfer_class);
-    const auto extra = static_cast<double>(checked_add(extra_in[c], extra_out[c]));
-    p.capacity -= extra;
-    p.reserved += extra;
-  }
-  return problem;
+
+  price_book& book_;
+  function_ref<bool()> go_on_;
+  bool knows_nodes_;
+  interop_problem problem_;
+  std::vector<std::size_t> representatives_;   // of each class of transfers, its first placement
+  std::vector<bytes_t> extra_in_, extra_out_;  // of each class, what transfers take on its devices meanwhile
+};
+
+/// Collects placements and prices. O(P^2 B) calls of transfer for P placements and B boundaries; O(C^2 B) for C classes of
+/// placements and B of boundaries if the model names them. Where go_on, asked now and then, returns false, it ends and leaves the
+/// rest out.
+[[nodiscard]] inline interop_problem make_interop_problem(price_book& book, function_ref<bool()> go_on = {}) {
+  return interop_problem_maker(book, go_on).run();
 }
 
 /// What a stage holds on each device, in bytes: whatever is in flight, and per microbatch in flight.

@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/reshard/strided_runs.hpp>
 #include <hetsched/runtime/device/detail/on_queue.hpp>
 #include <hetsched/runtime/device/device_backend.hpp>
@@ -56,7 +56,7 @@ class square_sum {
 
   /// The sum; not finite if an element is not, or if a square is above 2^863.
   [[nodiscard]] double value() const {
-    if (!finite_) return std::numeric_limits<double>::infinity();
+    if (!finite_) return infinity;
     // Halves of digits are made unique, so that equal sums round alike.
     std::array<std::int64_t, 4> d{digits_[0].high, digits_[0].low, digits_[1].high, digits_[1].low};
     for (std::size_t k = d.size() - 1; k > 0; --k) {
@@ -72,7 +72,7 @@ class square_sum {
 
   /// Writes it into numbers that can be gathered.
   void append(std::vector<double>& numbers) const {
-    numbers.push_back(finite_ ? top_ : std::numeric_limits<double>::infinity());
+    numbers.push_back(finite_ ? top_ : infinity);
     for (const auto& d : digits_) {
       numbers.push_back(static_cast<double>(d.high));
       numbers.push_back(static_cast<double>(d.low));

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/pipeline.hpp>
 
 namespace hetsched::detail {
@@ -41,7 +42,7 @@ struct order_problem {
 };
 
 /// Longer than any makespan: the answer for orders that never end.
-inline constexpr double never_s = 1e300;
+inline constexpr double never_s = longest_time_s;
 
 /// Words of all ranks in one array: rank i's are [i * steps, (i + 1) * steps).
 using step_words = std::vector<step_kind>;

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/schedule/action.hpp>
 #include <hetsched/schedule/action_text.hpp>
 #include <hetsched/schedule/detail/structure.hpp>
@@ -29,9 +29,9 @@ class event_run {
  public:
   /// When the result of an action is there: [0] on its own rank, [1] where it is sent to.
   struct result {
-    double at_s[2] = {-1, -1};                                ///< -1: not known
-    double sent_s = std::numeric_limits<double>::infinity();  ///< of what comes over a wire: when it set out
-    int link[2] = {-1, -1};  ///< first lane that waits for it; once it is known, the logged action that made or brought it
+    double at_s[2] = {-1, -1};  ///< -1: not known
+    double sent_s = infinity;   ///< of what comes over a wire: when it set out
+    int link[2] = {-1, -1};     ///< first lane that waits for it; once it is known, the logged action that made or brought it
   };
   /// The event at the head of a lane.
   struct head {
@@ -53,7 +53,7 @@ class event_run {
     validate_fit(costs, order);
     validate(costs);
     results.resize(as_size(graph.size()));
-    rank_start_s.assign(as_size(order.ranks), std::numeric_limits<double>::infinity());
+    rank_start_s.assign(as_size(order.ranks), infinity);
     rank_end_s.assign(as_size(order.ranks), 0.0);
     rank_busy_s.assign(as_size(order.ranks), 0.0);
     wire_busy_s.assign(costs.wires.size(), 0.0);
