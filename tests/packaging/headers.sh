@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Compiles the public headers in one .cu file: usage headers.sh INCLUDE_FOLDER ROOM_LEFT_OUT...
-# nvcc reads it for the host and for the device, in minutes each with all definitions. These are for the host.
+# Compiles the public headers in one .cu file: usage headers.sh [--definitions] INCLUDE_FOLDER ROOM_LEFT_OUT...
+# nvcc reads it for the host and for the device, in minutes each with all definitions. With --definitions they are read for the
+# host, without it for neither: then of a program's calls alone (see gpu_bundle.sh).
 set -uo pipefail
+definitions=0
+if [[ $1 == --definitions ]]; then
+  definitions=1
+  shift
+fi
 include=$1
 shift
 compiler=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) || { echo "skipped: no nvcc"; exit 77; }
@@ -17,7 +23,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 echo "$compiler, all headers in one .cu file"
-printf '#ifdef __CUDA_ARCH__\n#define HETSCHED_COMPILED\n#endif\n' >"$work/all.cu"
+printf '#if defined(__CUDA_ARCH__) || !%s\n#define HETSCHED_COMPILED\n#endif\n' "$definitions" >"$work/all.cu"
 printf '#include <%s>\n' "${headers[@]}" >>"$work/all.cu"
 echo '__global__ void kernel() {}' >>"$work/all.cu"
 "$compiler" -std=c++20 -c -I. "$work/all.cu" -o "$work/all.o"
