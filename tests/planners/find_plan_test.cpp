@@ -268,6 +268,25 @@ TEST_CASE("go_on ends a search with the best plan so far, or says that there is 
   }
 }
 
+TEST_CASE("a search that is ended says what no plan is below, of all microbatch sizes") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  plan_request request{.global_batch = 64};
+  int asked = 0;
+  request.go_on = [&] { return ++asked < 400; };
+  request.spent = [&] { return asked / 400.0; };
+  const auto soon = find_plan(hardware, costs, request);
+  REQUIRE(soon);
+  REQUIRE(soon->evidence);
+  CHECK(soon->evidence->stopped);
+  CHECK_FALSE(soon->evidence->complete);
+  CHECK(soon->evidence->objective_bound > 0.1 * objective_of(*soon));
+  // Alone, every size has a plan that is not below it.
+  for (const int size : microbatch_sizes(64))
+    if (const auto own = find_plan(hardware, costs, {.global_batch = 64, .microbatch_size = size, .planner = "interop_dp"}))
+      CHECK(objective_of(*own) >= soon->evidence->objective_bound);
+}
+
 TEST_CASE("where the budget is told, the default planner begins with turns of others, and is ahead of itself without them") {
   cluster hardware;
   const char* const kinds[] = {"V100-SXM2-32GB", "A100-SXM4-40GB", "T4"};

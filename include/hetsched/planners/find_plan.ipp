@@ -235,6 +235,7 @@ class plan_finder {
   }
 
   [[nodiscard]] outcome<plan> of_many_devices() {
+    bound_work();
     if (takes_turns() && go_on()) take_turns();
     books_.clear();
     auto found = searched();
@@ -255,6 +256,7 @@ class plan_finder {
     if (!found && !soon) return soon;
     if (!soon || (found && objective_of(*found) <= objective_of(*soon))) return found;
     soon->evidence->stopped = true;
+    tell_work(*soon->evidence, objective_of(*soon));
     if (found && found->evidence) {
       soon->evidence->objective_bound = std::min(found->evidence->objective_bound, objective_of(*soon));
       soon->evidence->space = found->evidence->space;
@@ -500,6 +502,7 @@ class plan_finder {
     if (found && objective_of(*found) <= objective_of(*begun_)) return found;
     auto best = *std::move(begun_);
     search_evidence told;
+    tell_work(told, objective_of(best));
     if (found && found->evidence) told = *found->evidence;
     told.objective_value = objective_of(best);
     told.objective_bound = std::min(told.objective_bound, told.objective_value);
@@ -507,6 +510,34 @@ class plan_finder {
     told.stopped = !go_on();
     best.evidence = std::move(told);
     return best;
+  }
+
+  /// What no plan of a size is below, by its work; 0 where that is not known.
+  [[nodiscard]] double work_of(int size) const {
+    const auto known = work_.find(size);
+    return known == work_.end() ? 0 : known->second;
+  }
+  /// What no plan of any size is below.
+  [[nodiscard]] double least_work() const {
+    double least = infinity;
+    for (const int size : sizes()) least = std::min(least, work_of(size));
+    return least < infinity ? least : 0;
+  }
+  void tell_work(search_evidence& told, double value) const {
+    told.objective_bound = std::min(least_work(), value);
+    if (told.objective_bound > 0) told.space = "one pipeline or more, on any devices in any order";
+  }
+  /// Searches that are ended have looked at some sizes only: of the others that much is known, if it takes little of the time.
+  void bound_work() {
+    if (!request_.spent || planner_.name != planners().front().name || request_.objective != plan_objective::iteration ||
+        request_.mixed_stages || request_.target)
+      return;
+    const double end = request_.spent() + 0.1;  // of which turns use what is looked up
+    const auto soon = [&] { return request_.spent() < end && go_on(); };
+    for (const int size : sizes()) {
+      if (!soon()) break;
+      work_[size] = least_seconds_of_work(book_of(size), request_.global_batch / size, soon);
+    }
   }
 
   [[nodiscard]] outcome<plan> searched() {
@@ -522,7 +553,7 @@ class plan_finder {
     auto found = one_size > 0 ? of_size({.microbatch_size = one_size, .microbatches = request_.global_batch / one_size})
                               : best_microbatch_size(
                                     request_.global_batch, [&](const size_request& asked) { return of_size(asked); },
-                                    [&] { return go_on(); });
+                                    [&] { return go_on(); }, [&](int size) { return work_of(size); });
     hurry_ = false;
     for (const int size : given_up_) found = with_size_that_was_given_up(std::move(found), size);
     if (!found && !refusals_.empty()) return most_telling_refusal();  // says more than a size without costs
@@ -774,6 +805,7 @@ class plan_finder {
   std::optional<plan> begun_;        // the best of the turns of other planners
   std::map<int, double> met_;        // the least iteration that turns have met, of a size
   std::map<int, price_book> books_;  // of the turns
+  std::map<int, double> work_;       // what no plan of a size is below
   double improved_s_ = infinity;     // of a plan of which small changes have been tried
   bool first_cut_ = false;           // whether the first plan had too little time among them
   bool hurry_ = true;                // first looks may end without an answer

@@ -225,9 +225,10 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
     check(opaque_costs{given.costs});
   }
   CHECK(judged > 100 / sweep_share);
+  if (sanitizer_share > 1) return;  // too few instances for shares
   CHECK(close > judged / 2);
   CHECK(ordered > judged / 10);
-  if (sanitizer_share == 1) CHECK(pairs > judged / 10);  // under sanitizers there are too few instances for one
+  CHECK(pairs > judged / 10);
 }
 
 TEST_CASE("no pair of pipelines that adds up its gradients is below the bound of sets, which counts these sums") {
