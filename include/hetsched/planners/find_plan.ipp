@@ -529,11 +529,14 @@ class plan_finder {
   }
   /// Searches that are ended have looked at some sizes only: of the others that much is known, if it takes little of the time.
   void bound_work() {
-    if (!request_.spent || planner_.name != planners().front().name || request_.objective != plan_objective::iteration ||
-        request_.mixed_stages || request_.target)
+    constexpr int soon_told = 1024;  // devices of which it takes a hundredth of a search that nothing ends
+    if (!request_.go_on || (!request_.spent && hardware_.device_count() > soon_told) ||
+        planner_.name != planners().front().name || request_.objective != plan_objective::iteration || request_.mixed_stages ||
+        request_.target)
       return;
-    const double end = request_.spent() + 0.1;  // of which turns use what is looked up
-    const auto soon = [&] { return request_.spent() < end && go_on(); };
+    constexpr double share = 0.1;  // of a time budget; turns use what is looked up
+    const double end = request_.spent ? request_.spent() + share : 0;
+    const auto soon = [&] { return (!request_.spent || request_.spent() < end) && go_on(); };
     for (const int size : sizes()) {
       if (!soon()) break;
       work_[size] = least_seconds_of_work(book_of(size), request_.global_batch / size, soon);
