@@ -173,6 +173,76 @@ TEST_CASE("the stages run the schedule that is asked for, and are the better for
   CHECK(objective_of(*found) <= objective_of(simply->plan) * (1 + 1e-9));
 }
 
+TEST_CASE("over all microbatch sizes a plan is no worse than for one of them, where embeddings are tied over a slow link" *
+          doctest::skip(sanitizer_share > 1)) {
+  cluster hardware;
+  hardware.subclusters.push_back({"a", *find_device("A100-SXM4-40GB"), 1, 4, {5e-6, 300e9}, {10e-6, 25e9 / 2}});
+  hardware.subclusters.push_back({"b", *find_device("V100-SXM2-32GB"), 2, 4, {5e-6, 150e9}, {10e-6, 25e9 / 2}});
+  hardware.links.push_back({0, 1, {100e-6, 10e9 / 8}});
+  const transformer model{.layers = 28, .hidden = 1536, .heads = 12, .vocab = 151936, .sequence = 2048};
+  const auto costs = training_costs(hardware, model, {.batch = 32});
+  for (const std::string planner : {"interop_dp", "hetauto_exact"}) {
+    CAPTURE(planner);
+    const auto best = find_plan(hardware, costs, {.global_batch = 32, .planner = planner});
+    REQUIRE(best);
+    for (const int size : {1, 2}) {
+      const auto own = find_plan(hardware, costs, {.global_batch = 32, .microbatch_size = size, .planner = planner});
+      REQUIRE(own);
+      CHECK(objective_of(*best) <= objective_of(*own) * 1.001);
+    }
+  }
+}
+
+TEST_CASE("a schedule that holds all microbatches has a plan where there is room for it on other stages") {
+  auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  const auto found = find_plan(hardware, costs, {.global_batch = 32, .microbatch_size = 1, .schedule = "gpipe"});
+  REQUIRE(found);
+  // Memory that the best stages of 1F1B have, and that GPipe lacks on them.
+  const auto free = find_plan(hardware, costs, {.global_batch = 32, .microbatch_size = 1});
+  REQUIRE(free);
+  int plans = 0;
+  for (const double part : {0.05, 0.07, 0.1, 0.15}) {
+    auto small = two_kinds();
+    for (auto& s : small.subclusters)
+      s.device.memory_bytes = static_cast<bytes_t>(part * static_cast<double>(s.device.memory_bytes));
+    const auto own = costs_on(small);
+    const auto there = find_plan(small, own, {.global_batch = 32, .microbatch_size = 1, .schedule = "gpipe"});
+    if (!there) continue;
+    ++plans;
+    CHECK(evaluate(small, own, *there)->shortage.empty());
+  }
+  CHECK(plans > 0);
+}
+
+TEST_CASE("a schedule that no number of stages found is for is refused, not an error") {
+  auto hardware = machines(1);
+  for (const auto* schedule : {"dualpipe", "chimera"}) {
+    const auto none = find_plan(hardware, costs_on(hardware), {.global_batch = 8, .microbatch_size = 1, .schedule = schedule});
+    REQUIRE_FALSE(none);
+    CHECK(none.why_not().why == refusal::kind::infeasible);
+    CHECK(none.why_not().reason.find("even number of ranks") != std::string::npos);
+  }
+}
+
+TEST_CASE("the cheapest plan within a deadline: there is one wherever the fastest plan keeps it") {
+  auto hardware = two_kinds();
+  hardware.subclusters[0].device.price_per_hour = 1;
+  hardware.subclusters[1].device.price_per_hour = 3;
+  const auto costs = costs_on(hardware);
+  const auto fastest = find_plan(hardware, costs, {.global_batch = 16});
+  REQUIRE(fastest);
+  for (const double later : {1.0 + 1e-9, 1.01, 1.1}) {
+    const double deadline_s = fastest->predicted.iteration_s * later;
+    const auto cheap =
+        find_plan(hardware, costs, {.global_batch = 16, .objective = plan_objective::cost, .deadline_s = deadline_s});
+    REQUIRE(cheap);
+    CHECK(cheap->objective == plan_objective::cost);
+    CHECK(cheap->predicted.iteration_s <= deadline_s);
+    CHECK(*cheap->predicted.cost_per_sample <= *fastest->predicted.cost_per_sample * (1 + 1e-9));
+  }
+}
+
 TEST_CASE("any number of subclusters: every planner has a plan, or says that it is not made for so many") {
   const auto small = make_chain(gpt({.layers = 3, .hidden = 256, .heads = 4, .vocab = 1000, .sequence = 64}));
   for (const int count : {1, 2, 5, 11, 12, 33}) {

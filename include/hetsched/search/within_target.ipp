@@ -423,6 +423,10 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
   if (!best && searched.why) return *std::move(searched.why);
   if (!best) {
     const bool devices = !detail::device_sets(hardware, t, find_precision(setting.precision)).run().empty();
+    const auto own = find_precision(setting.precision);
+    if (!devices && own && std::find(t.precisions.begin(), t.precisions.end(), *own) == t.precisions.end())
+      return refusal{refusal::kind::infeasible, "costs are of " + setting.precision + ", and " + t.name + " runs " +
+                                                    detail::listed_names(t.precisions) + " (--dtype)"};
     return refusal{refusal::kind::infeasible, devices ? "no placement that the costs know is one that " + t.name + " runs"
                                                       : "no device computes in " + detail::listed_names(t.precisions) +
                                                             (t.joined_by_nccl ? ", or NCCL does not know it" : "")};

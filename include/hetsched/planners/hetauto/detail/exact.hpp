@@ -52,7 +52,7 @@ class uniform_planner {
     begin();
     // Of a plan that is worth a look, M - 1 periods are shorter than the best one's iteration.
     const bool any = best_ && steady_ > 0;
-    const auto whole = look_at(shortest_, any ? limit_s() / steady_ : infinity, any ? limit_s() : infinity);
+    const auto whole = look_at(shortest_, any ? sums_limit_s() / steady_ : infinity, any ? sums_limit_s() : infinity);
     if (!best_ && !stopped_ && !(whole.bound < infinity)) return no_such_pipeline();
     walk(whole);
     polish();
@@ -89,8 +89,10 @@ class uniform_planner {
 
   [[nodiscard]] double best_s() const { return best_ ? best_->predicted.iteration_s : infinity; }
   [[nodiscard]] double limit_s() const { return std::min(best_s(), asked_.beat); }
+  /// Sums above it are not looked at.
+  [[nodiscard]] double sums_limit_s() const { return std::min(best_s(), sums_hope * asked_.beat); }
   /// What ranges have to beat: also the objectives of plans whose iteration is longer than that.
-  [[nodiscard]] double goal() const { return std::min(limit_s(), least_objective_); }
+  [[nodiscard]] double goal() const { return std::min(sums_limit_s(), least_objective_); }
   [[nodiscard]] bool go_on() {
     stopped_ = stopped_ || !asked_.may_go_on();
     if (asked_.progress && !stopped_ && !asked_.progress({periods_, "periods", best_s(), std::min(bound_, best_s())}))
