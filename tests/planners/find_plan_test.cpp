@@ -343,8 +343,8 @@ TEST_CASE("a search that is ended says what no plan is below, of all microbatch 
   const auto costs = costs_on(hardware);
   plan_request request{.global_batch = 64};
   int asked = 0;
-  request.go_on = [&] { return ++asked < 400; };
-  request.spent = [&] { return asked / 400.0; };
+  request.go_on = [&] { return ++asked < 4000; };
+  request.spent = [&] { return asked / 4000.0; };
   const auto soon = find_plan(hardware, costs, request);
   REQUIRE(soon);
   REQUIRE(soon->evidence);

@@ -31,6 +31,7 @@ namespace detail {
   const auto best_s = [&] { return found ? found->predicted.iteration_s : infinity; };
   // What is proved is proved of all subclusters.
   options.prove = options.rows = false;
+  options.hope = 1;
   auto told = found ? *found->evidence : search_evidence{};
   const auto on_all = asked.progress;
   const auto go_on = [&](const search_progress& now) {
@@ -70,6 +71,7 @@ HETSCHED_INLINE outcome<plan> interop_dp(price_book& book, const planning_proble
   detail::expect_effort(options.effort, "effort");
   detail::expect_effort(options.enumeration, "enumeration");
   detail::expect_natural(options.known_bound, "known_bound");
+  detail::expect_natural(options.hope, "hope");
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
   return detail::with_tables(
       book,

@@ -14,11 +14,6 @@
 
 namespace hetsched::detail {
 
-/// How far above an iteration that is to be beaten one may be that small changes, which go by no sum, may bring below it: the
-/// plan of the least sum visits a subcluster once, and where the first and the last layer share parameters, coming back to it may
-/// save a third.
-inline constexpr double sums_hope = 1.5;
-
 /// The search of interop_dp, for planners that have the tables already.
 [[nodiscard]] outcome<plan> one_pipeline_search(const cluster& hardware, const any_cost_model& costs,
                                                 const interop_problem& problem, const stage_prices& table, warmup_algebra algebra,
