@@ -39,7 +39,7 @@ struct interop_options {
   double known_bound = 0;
   /// How many times problem.beat a sum may be that is looked at: small changes, which go by no sum, may bring its plan below
   /// that. The plan of the least sum visits a subcluster once, and where the first and the last layer share parameters, coming
-  /// back to it may save a third.
+  /// back to it may save a third. Where layers share none, no more than a tenth above it is looked at.
   double hope = 4;
   /// Whether the evidence bounds the iteration; else only latency and periods: for searches that are parts of others.
   bool prove = true;
