@@ -7,6 +7,7 @@
 
 #include <doctest/doctest.h>
 
+#include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/random.hpp>
 #include <plan/command.hpp>
 
@@ -111,12 +112,12 @@ TEST_CASE("a plan for some devices is one for all of them, and one without work 
     return p;
   };
   const std::vector<std::string> without{"a:2", "b:all"};
-  const auto lesser = [](plan p) { return lesser_plan{.lost = "some", .text = "some", .found = std::move(p)}; };
+  const auto lesser = [](plan p) { return command::lesser_plan{.lost = "some", .text = "some", .found = std::move(p)}; };
   // The plan for all of them is slower than one without two of a, which has no work for b.
   auto best = taking(3, 1, 4);
   std::optional<double> held_up_s;
-  std::vector<lesser_plan> plans{lesser(taking(2, 0, 2)), lesser(taking(2.5, 0, 4))};
-  share_plans(hardware, without, plans, best, held_up_s);
+  std::vector<command::lesser_plan> plans{lesser(taking(2, 0, 2)), lesser(taking(2.5, 0, 4))};
+  command::share_plans(hardware, without, plans, best, held_up_s);
   CHECK(best.predicted.iteration_s == 2);
   CHECK(best.evidence->objective_value == 2);
   CHECK_FALSE(best.evidence->complete);
@@ -125,7 +126,7 @@ TEST_CASE("a plan for some devices is one for all of them, and one without work 
   // One that has work for what is lost says nothing of the rest.
   auto fast = taking(1, 0, 4);
   plans = {lesser(taking(2, 0, 2)), lesser(taking(2.5, 0, 4))};
-  share_plans(hardware, without, plans, fast, held_up_s);
+  command::share_plans(hardware, without, plans, fast, held_up_s);
   CHECK(fast.predicted.iteration_s == 1);
   CHECK(plans[0].found->predicted.iteration_s == 2);
   CHECK(plans[1].found->predicted.iteration_s == 1);
