@@ -70,7 +70,7 @@ class interop_planner {
           prove(small() || best_s() < bound_ * 1.02 ? options_.effort : options_.effort / 10);
       }
     }
-    if (!stopped_ && best_ && best_s() <= sums_beat()) {
+    if (!stopped_ && best_ && best_s() <= std::max(sums_beat(), asked_.beat * (1 + options_.near_tie))) {
       settle_near_ties();
       change_best_plans();
       play_rows();
