@@ -27,7 +27,7 @@ inline constexpr int sanitizer_slowdown = sanitizer_share > 1 ? 3 : 1;
 /// Where an instance is a search, they run one in so many.
 inline constexpr int search_share = sanitizer_share > 1 ? 40 : 1;
 
-/// Where all instances together take long, they run one in so many, and all only where a build asks for sweeps.
+/// Tests whose instances take minutes together run one in this many of them; all of them in a build with HETSCHED_TEST_SWEEPS.
 #ifdef HETSCHED_TEST_SWEEPS
 inline constexpr int sweep_share = 1;
 #else

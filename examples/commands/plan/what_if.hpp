@@ -124,6 +124,7 @@ inline void share_plans(const hetsched::cluster& hardware, const std::vector<std
     if (told) {
       told->objective_value = objective_of(best);
       told->objective_bound = std::min(told->objective_bound, told->objective_value);
+      told->complete = false;
     }
     other.found->evidence = std::move(told);
   }

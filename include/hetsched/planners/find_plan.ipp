@@ -33,6 +33,7 @@
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hexiscale.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
 #include <hetsched/planners/placement.hpp>
@@ -57,7 +58,7 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
     outcome<evaluation> judged = refusal{refusal::kind::infeasible, {}};
     try {
       judged = evaluate(hardware, costs, std::move(candidate), options);
-    } catch (const input_error& wrong) {  // as of a schedule for an even number of ranks
+    } catch (const input_error& wrong) {  // as of a schedule that is made for an even number of ranks
       return refusal{refusal::kind::infeasible, wrong.what()};
     }
     if (judged && judged->shortage.empty() && (!best || objective_of(judged->plan) < 0.999 * objective_of(*best)))
@@ -98,6 +99,7 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
       }
   }
   if (best) return *std::move(best);
+  if (!planned && planned.why_not().why == refusal::kind::stopped) return planned.why_not();
   return refusal{refusal::kind::infeasible,
                  "under schedule " + schedule + ", " + (planned ? planned->shortage : planned.why_not().reason)};
 }
@@ -145,18 +147,26 @@ namespace detail {
   return allows(*request.target, own) ? own : request.target->schedules.front();
 }
 
-/// Costs as they are for a schedule that holds all microbatches at once.
+/// Of schedules for which bounds are proved.
+[[nodiscard]] inline bool leaves_backwards_whole(schedule_id schedule) {
+  return has_warmups(schedule) || schedule == schedule_id::gpipe;
+}
+
+/// Costs for a schedule that holds all microbatches at once: their activations, and what is lost between them, count as weights.
 struct costs_of_all_held : any_cost_model {
   int microbatches;
   costs_of_all_held(any_cost_model costs, int count) : any_cost_model(std::move(costs)), microbatches(count) {}
-  [[nodiscard]] stage_cost layer(int index, const placement& where) const { return held(any_cost_model::layer(index, where)); }
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+    return held(any_cost_model::layer(index, where), where);
+  }
   [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const {
-    return held(any_cost_model::stage(layers, where));
+    return held(any_cost_model::stage(layers, where), where);
   }
 
  private:
-  [[nodiscard]] stage_cost held(stage_cost c) const {
-    c.weight_bytes = checked_add(c.weight_bytes, checked_mul(std::exchange(c.activation_bytes, 0), microbatches));
+  [[nodiscard]] stage_cost held(stage_cost c, const placement& where) const {
+    const auto all = static_cast<double>(checked_mul(std::exchange(c.activation_bytes, 0), microbatches));
+    c.weight_bytes = checked_add(c.weight_bytes, static_cast<bytes_t>(std::ceil(all * (1 + overheads(where).fragmentation))));
     return c;
   }
 };
@@ -575,14 +585,14 @@ class plan_finder {
     constexpr int soon_told = 1024;  // devices of which it takes a hundredth of a search that nothing ends
     if (!request_.go_on || (!request_.spent && hardware_.device_count() > soon_told) ||
         planner_.name != planners().front().name || request_.objective != plan_objective::iteration || request_.mixed_stages ||
-        request_.target)
+        request_.target || (schedule_ && !leaves_backwards_whole(*schedule_)))
       return;
     constexpr double share = 0.1;  // of a time budget; turns use what is looked up
     const double end = request_.spent ? request_.spent() + share : 0;
     const auto soon = [&] { return (!request_.spent || request_.spent() < end) && go_on(); };
     for (const int size : sizes()) {
       if (!soon()) break;
-      work_[size] = least_seconds_of_work(book_of(size), request_.global_batch / size, soon);
+      work_[size] = work_bound(book_of(size), request_.global_batch / size, soon);
     }
   }
 
@@ -807,7 +817,7 @@ class plan_finder {
   void tell_of_schedule(plan& p) const {
     auto& told = *p.evidence;
     told.objective_value = objective_of(p);
-    if (!has_warmups(*schedule_) && schedule_ != schedule_id::gpipe) told.objective_bound = 0;
+    if (!leaves_backwards_whole(*schedule_)) told.objective_bound = 0;
     told.objective_bound = std::min(told.objective_bound, told.objective_value);
     told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
   }
@@ -1065,9 +1075,14 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
   const int size = fastest->pipelines.front().microbatch_size;
   fastest->objective = request.objective;
   fastest->evidence = search_evidence{.objective_value = objective_of(*fastest), .stopped = request.go_on && !request.go_on()};
-  if (!request.target && !request.mixed_stages) {
+  // Small changes know the planner's own schedules, and no other rules.
+  if (!request.target && !request.mixed_stages && request.schedule.empty()) {
     auto cheaper = parallel_pipelines(hardware, costs(size), problem_of(request, size),
-                                      {.hopeless = infinity, .start = {fastest->pipelines}, .search = false});
+                                      {.warmup = request.how.warmup,
+                                       .epsilon = request.how.epsilon,
+                                       .hopeless = infinity,
+                                       .start = {fastest->pipelines},
+                                       .search = false});
     if (cheaper && objective_of(*cheaper) < objective_of(*fastest)) {
       cheaper->planner = fastest->planner;
       cheaper->setting = fastest->setting;

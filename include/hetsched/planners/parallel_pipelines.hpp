@@ -6,7 +6,6 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
-#include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
@@ -50,14 +49,6 @@ namespace hetsched {
 [[nodiscard]] outcome<std::vector<plan>> time_cost_frontier(const cluster& hardware, const any_cost_model& costs,
                                                             planning_problem problem, parallel_pipelines_options options = {},
                                                             int points = 16);
-
-namespace detail {
-
-/// Seconds that no plan that places whole stages has an iteration below, by what the work of so many microbatches takes at the
-/// least; 0 where go_on ended it, or nothing is known without a search. O(placements * layers), and what the book lacks.
-[[nodiscard]] double least_seconds_of_work(price_book& book, int microbatches, function_ref<bool()> go_on = {});
-
-}  // namespace detail
 
 }  // namespace hetsched
 

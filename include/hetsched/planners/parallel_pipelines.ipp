@@ -10,11 +10,8 @@
 
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/detail/expect.hpp>
-#include <hetsched/core/function_ref.hpp>
-#include <hetsched/core/index.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/core/tolerances.hpp>
-#include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/planner.hpp>
 #include <hetsched/search/frontier.hpp>
@@ -40,29 +37,6 @@ inline void spare(search_evidence& e, const planning_problem& problem, double ga
       *bound = problem.deadline_s < infinity ? 0 : *bound * (1 - spared.share);
   }
   e.complete = e.complete && std::min(e.objective_value, problem.beat) * (1 - gap) <= e.objective_bound * (1 + tolerance::sums);
-}
-
-}  // namespace detail
-
-namespace detail {
-
-HETSCHED_INLINE double least_seconds_of_work(price_book& book, int microbatches, function_ref<bool()> go_on) {
-  if (!book.additive()) return 0;
-  const auto& all = book.hardware().subclusters;
-  layer_work work(all.size(), book.layers());
-  std::vector<int> devices;
-  for (std::size_t k = 0; k < all.size(); ++k) {
-    devices.push_back(all[k].device_count());
-    for (const auto& mesh : submeshes(all[k], static_cast<int>(k))) {
-      if (go_on && !go_on()) return 0;
-      for (const int p : book.placements(mesh)) {
-        const auto& layers = book.layers_on(p);
-        work.add(static_cast<int>(k), mesh.device_count(), [&](int l) { return at(layers, l).total_s(); });
-      }
-    }
-  }
-  const double spared = microbatches > 1 ? book.most_spared().seconds : 0;
-  return std::max({0.0, microbatches * work.shared_out(devices) - spared, work.passage() - spared});
 }
 
 }  // namespace detail

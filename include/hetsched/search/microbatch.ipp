@@ -92,19 +92,12 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
   };
   const auto least = [&] { return objective_of(*best); };
 
-  const auto known_of = [&](int size) { return bound_of ? bound_of(size) : 0; };
-  double not_looked_at = infinity;  // what no plan is below of the sizes that nobody looked at
   for (const int size : microbatch_sizes(global_batch)) {
-    if (stopped || (best && go_on && !go_on())) {
-      stopped = true;
-      not_looked_at = std::min(not_looked_at, known_of(size));
-      continue;
-    }
-    tried_size s{.request = {size, global_batch / size, true}};
-    if (ask(s))
-      sizes.push_back(s);
-    else if (stopped)
-      not_looked_at = std::min(not_looked_at, known_of(size));
+    stopped = stopped || (best && go_on && !go_on());
+    tried_size s{.request = {size, global_batch / size, true}, .bound = bound_of ? bound_of(size) : 0};
+    // One that nobody looked at counts with what is known of it.
+    const bool looked_at = !stopped && ask(s);
+    if (looked_at || stopped) sizes.push_back(s);
   }
   if (!best) return *std::move(first_refusal);
   // A plan that is far from its bound says little: searches of small sizes are short.
@@ -124,10 +117,10 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
   }
   if (auto& evidence = best->evidence) {
     evidence->complete = !stopped;
-    evidence->objective_bound = std::min(evidence->objective_value, not_looked_at);
+    evidence->objective_bound = evidence->objective_value;
     for (const auto& s : sizes) {
       evidence->complete = evidence->complete && (s.complete || s.bound >= least());
-      evidence->objective_bound = std::min(evidence->objective_bound, std::max(s.bound, known_of(s.request.microbatch_size)));
+      evidence->objective_bound = std::min(evidence->objective_bound, s.bound);
       evidence->sum_bound = stopped ? 0 : std::min(evidence->sum_bound, s.sum_bound);
     }
   }

@@ -3,8 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <hetsched/planners/parallel_pipelines.hpp>
-
 #include "../../parallel_pipelines/all_sets.hpp"
 #include "../../parallel_pipelines/brute_sets.hpp"
 
@@ -68,7 +66,7 @@ TEST_CASE("no set of pipelines takes less than its work") {
     const double bound = bound_of(given.hardware, costs, given.problem.microbatches);
     CHECK(bound <= least);
     price_book book(given.hardware, costs);
-    const double told = least_seconds_of_work(book, given.problem.microbatches);
+    const double told = work_bound(book, given.problem.microbatches);
     CHECK(told >= bound * (1 - 1e-12));
     CHECK(told <= least);
     longer += told > bound * 1.01;  // one microbatch takes longer on its way than all of its share

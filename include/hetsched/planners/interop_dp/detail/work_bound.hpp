@@ -31,7 +31,7 @@ namespace hetsched::detail {
   return sum * (1 - tolerance::sums);
 }
 
-/// What layers take at the least on the placements that were added.
+/// The least that each layer takes on the placements that were added.
 class layer_work {
  public:
   layer_work(std::size_t subclusters, int layers)
@@ -39,7 +39,7 @@ class layer_work {
         fastest_(as_size(layers), infinity),
         speed_(subclusters) {}
 
-  /// A placement on so many devices. seconds_of(l): what layer l takes there, forward and backward.
+  /// Adds a placement of that many devices. seconds_of(l): forward and backward of layer l there.
   template <class Seconds>
   void add(int subcluster, int devices, Seconds seconds_of) {
     double all = 0;
@@ -53,9 +53,9 @@ class layer_work {
     at(speed_, subcluster) = std::max(at(speed_, subcluster), 1 / (all * devices));
   }
 
-  /// Seconds that so many devices of each subcluster take for a microbatch at the least, if all of them work all of the time: a
-  /// device second of subcluster k pays r_k such that one second of all devices pays 1. The rents are in proportion to speed. A
-  /// dual of the linear program that shares out layers among devices. O(subclusters * layers).
+  /// A lower bound on the seconds per microbatch of a cluster with these devices in each subcluster, as if none ever stood idle:
+  /// device seconds are rented at prices in proportion to speed, such that one second of all devices costs 1. A dual of the
+  /// linear program that shares out layers among devices. O(subclusters * layers).
   [[nodiscard]] double shared_out(std::span<const int> devices) const {
     double all = 0, sum = 0;
     for (std::size_t k = 0; k < speed_.size(); ++k) all += speed_[k] * devices[k];
@@ -68,7 +68,7 @@ class layer_work {
     }
     return sum * (1 - tolerance::sums);
   }
-  /// Seconds that a microbatch takes at the least through all layers and back. No iteration is shorter.
+  /// A lower bound on the seconds of one microbatch through all layers and back, and so on an iteration.
   [[nodiscard]] double passage() const { return std::accumulate(fastest_.begin(), fastest_.end(), 0.0) * (1 - tolerance::sums); }
 
  private:
@@ -77,8 +77,8 @@ class layer_work {
   std::vector<double> speed_;               // microbatches of a device second, by subcluster
 };
 
-/// Seconds that no set of pipelines does so many microbatches in, by the work alone. 0 where stages' times are not the sums of
-/// their layers'. O(placements * layers).
+/// A lower bound, in seconds, on what any set of pipelines takes for these microbatches: their work alone. 0 where costs are not
+/// additive. O(placements * layers).
 [[nodiscard]] inline double work_bound(const interop_problem& problem, const stage_prices& table, int microbatches) {
   if (!table.additive()) return 0;
   layer_work work(problem.devices.size(), problem.layers);
@@ -88,6 +88,30 @@ class layer_work {
     work.add(placed.subcluster, placed.devices, [&](int l) { return table.time(number, l, l + 1); });
   }
   return microbatches * work.shared_out(problem.devices);
+}
+
+/// The same without tables, and no less than the passage of one microbatch: in seconds, a lower bound on the iteration of every
+/// plan whose schedule leaves backwards whole. 0 where go_on ended it or costs are not additive. O(placements * layers), and what
+/// the book lacks.
+[[nodiscard]] inline double work_bound(price_book& book, int microbatches, function_ref<bool()> go_on = {}) {
+  if (!book.additive()) return 0;
+  const auto& all = book.hardware().subclusters;
+  layer_work work(all.size(), book.layers());
+  std::vector<int> devices;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const int number = static_cast<int>(k);
+    devices.push_back(all[k].device_count());
+    for (const auto& mesh : submeshes(all[k], number)) {
+      if (go_on && !go_on()) return 0;
+      for (const int p : book.placements(mesh)) {
+        const auto layers = book.layers_on(p);
+        work.add(number, mesh.device_count(), [&](int l) { return at(layers, l).total_s(); });
+      }
+    }
+  }
+  // The book's sums of gradients are those of one pipeline, and several add up less.
+  const double spared_s = microbatches > 1 ? book.most_spared().seconds : 0;
+  return std::max(0.0, std::max(microbatches * work.shared_out(devices), work.passage()) - spared_s);
 }
 
 }  // namespace hetsched::detail
