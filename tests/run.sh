@@ -7,7 +7,8 @@
 #            the latter asks of each pointer: that doubles the code; null is found all the same, and the lane fuzz has it)
 #   tsan     ThreadSanitizer, tests with threads
 #   fuzz     readers of files, with libFuzzer
-#   sweeps   only if named: every instance of the random tests that take minutes; every definition in a CUDA source
+#   sweeps   only if named: every instance of the random tests, optimised, also of those that take minutes; every definition in a
+#            CUDA source; headers of detail/, programs, and programs of the docs alone
 #   torch    what is exported, by PyTorch, Megatron-LM's core, torchtitan and DeepSpeed themselves, and component torch; only if named: it downloads some gigabytes from the Python registry
 #   site     only if named: the documentation as a site, without warnings and dead links
 #   tutorial only if named: docs/tutorial.md from an empty folder, with its build and two hosts; needs root
@@ -147,9 +148,10 @@ fi
 if runs sweeps; then
   start=$SECONDS
   step "configure sweeps" cmake --preset release -B build/sweeps -DHETSCHED_MERGE_TESTS=ON -DHETSCHED_TEST_SWEEPS=ON \
-    -DHETSCHED_BUILD_BENCH=OFF -DHETSCHED_CBC=ON "${cuda[@]}" &&
-    step "build sweeps" cmake --build build/sweeps --target hetsched_planners_test
-  tests_of sweeps "$start" --test-dir build/sweeps -R '^(planners|packaging\.headers_in_cuda_source)$'
+    -DHETSCHED_TESTS=release -DHETSCHED_CBC=ON "${cuda[@]}" "${hip[@]}" &&
+    step "build sweeps" cmake --build build/sweeps -- -k 0
+  tests_of sweeps "$start" --test-dir build/sweeps -L unit
+  tests_of "sweeps of the tree" "$SECONDS" --test-dir build/sweeps -R '^packaging\.(alone|headers_in_cuda_source|text_size)$'
 fi
 gxx=$CXX
 if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi
