@@ -7,6 +7,8 @@
 #            the latter asks of each pointer: that doubles the code; null is found all the same, and the lane fuzz has it)
 #   tsan     ThreadSanitizer, tests with threads
 #   fuzz     readers of files, with libFuzzer
+#   sweeps   only if named: every instance of the random tests, optimised, also of those that take minutes; every definition in a
+#            CUDA source; headers of detail/, programs, and programs of the docs alone
 #   torch    what is exported, by PyTorch, Megatron-LM's core, torchtitan and DeepSpeed themselves, and component torch; only if named: it downloads some gigabytes from the Python registry
 #   site     only if named: the documentation as a site, without warnings and dead links
 #   tutorial only if named: docs/tutorial.md from an empty folder, with its build and two hosts; needs root
@@ -22,13 +24,14 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 (($# > 0)) || set -- release package debug tsan fuzz
 for lane in "$@"; do
-  [[ $lane =~ ^(release|package|debug|tsan|fuzz|torch|site|tutorial|compilers)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz, torch, site, tutorial, compilers" >&2; exit 2; }
+  [[ $lane =~ ^(release|package|debug|tsan|fuzz|sweeps|torch|site|tutorial|compilers)$ ]] || { echo "no lane: $lane; there are release, package, debug, tsan, fuzz, sweeps, torch, site, tutorial, compilers" >&2; exit 2; }
 done
 lanes=" $* "
 runs() { [[ $lanes == *" $1 "* ]]; }
 
 needed=(g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev)
 runs fuzz && [[ $lanes == " fuzz " ]] || needed+=(libgloo-dev libmetis-dev)
+runs sweeps && needed+=(coinor-libcbc-dev)
 runs release && needed+=(python3-yaml libdlib-dev coinor-libclp-dev coinor-libcbc-dev libonnx-dev libprotobuf-dev iproute2)
 runs package && needed+=(libbenchmark-dev pkg-config)
 { runs release || runs package || runs torch; } && needed+=(libopenmpi-dev openmpi-bin)
@@ -141,6 +144,14 @@ if runs release; then
     -DHETSCHED_DLIB=ON -DHETSCHED_CLP=ON -DHETSCHED_CBC=ON -DHETSCHED_ONNX=ON -DHETSCHED_MPI=ON
 elif runs package; then
   lane package "${cuda[@]}" "${hip[@]}" -DHETSCHED_MPI=ON
+fi
+if runs sweeps; then
+  start=$SECONDS
+  step "configure sweeps" cmake --preset release -B build/sweeps -DHETSCHED_MERGE_TESTS=ON -DHETSCHED_TEST_SWEEPS=ON \
+    -DHETSCHED_TESTS=release -DHETSCHED_CBC=ON "${cuda[@]}" "${hip[@]}" &&
+    step "build sweeps" cmake --build build/sweeps -- -k 0
+  tests_of sweeps "$start" --test-dir build/sweeps -L unit
+  tests_of "sweeps of the tree" "$SECONDS" --test-dir build/sweeps -R '^packaging\.(alone|headers_in_cuda_source|text_size)$'
 fi
 gxx=$CXX
 if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi

@@ -27,6 +27,13 @@ inline constexpr int sanitizer_slowdown = sanitizer_share > 1 ? 3 : 1;
 /// Where an instance is a search, they run one in so many.
 inline constexpr int search_share = sanitizer_share > 1 ? 40 : 1;
 
+/// Tests whose instances take minutes together run one in this many of them; all of them in a build with HETSCHED_TEST_SWEEPS.
+#ifdef HETSCHED_TEST_SWEEPS
+inline constexpr int sweep_share = 1;
+#else
+inline constexpr int sweep_share = sanitizer_share > 1 ? 80 : 5;
+#endif
+
 /// One in sanitizer_share of a list.
 template <class List>
 [[nodiscard]] auto share_of(const List& list) {

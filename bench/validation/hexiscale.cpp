@@ -9,6 +9,7 @@
 
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/hexiscale.hpp>
+#include <hetsched/planners/hexiscale/published.hpp>
 #ifdef HETSCHED_WITH_METIS
 #include <hetsched/planners/hexiscale/metis.hpp>
 #endif

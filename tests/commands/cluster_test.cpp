@@ -41,7 +41,8 @@ TEST_CASE("from what Slurm and nvidia-smi say to a plan") {
   w.put("model.json",
         R"({"format": "hetsched/model", "version": 1,
             "transformer": {"layers": 8, "hidden": 1024, "heads": 16, "vocab": 32000, "sequence": 512, "dtype": "fp16"}})");
-  const auto plan = w.run("hetsched-plan --cluster cluster.json --model model.json --global-batch 32 --out plan.json");
+  const auto plan =
+      w.run("hetsched-plan --cluster cluster.json --model model.json --global-batch 32 --microbatch-size 4 --out plan.json");
   CAPTURE(plan.errors);
   CHECK(plan.status == 0);
 

@@ -160,8 +160,8 @@ TEST_CASE("hetsched-plan finds other devices for the schedule where that is fast
 TEST_CASE("a plan does not depend on the number of threads or the seed") {
   const workplace w;
   fill(w);
-  CHECK(w.run(plan_command + "--out one.json").status == 0);
-  CHECK(w.run(plan_command + "--threads 3 --seed 7 --out three.json").status == 0);
+  CHECK(w.run(plan_command + "--microbatch-size 2 --out one.json").status == 0);
+  CHECK(w.run(plan_command + "--microbatch-size 2 --threads 3 --seed 7 --out three.json").status == 0);
   CHECK(w.get("one.json") == w.get("three.json"));
 }
 
@@ -411,6 +411,9 @@ TEST_CASE("bad input and usage: status 2, one line that names the cause, no file
       {plan_command + "--out plan.json --microbatch-size 0", "--microbatch-size"},
       {plan_command + "--out plan.json --microbatch-size many", "--microbatch-size"},
       {plan_command + "--out plan.json --epsilon nan", "--epsilon"},
+      {plan_command + "--out plan.json --stages 2", "--stages: planner parallel_pipelines chooses how many"},
+      {plan_command + "--out plan.json --prompt-tokens 7", "--objective latency or throughput"},
+      {plan_command + "--out plan.json --in-flight 2", "--objective latency or throughput"},
       {plan_command + "--out plan.json --time-budget inf", "--time-budget"},
       {plan_command + "--out plan.json --warmup often", "--warmup"},
       {plan_command + "--out plan.json --planner magic", "--planner"},

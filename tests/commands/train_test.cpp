@@ -213,11 +213,14 @@ TEST_CASE("layers move to where a plan for the measured times has them, on threa
     CAPTURE(r.errors);
     CHECK(r.status == 0);
     CHECK(contains(r.errors, ": layers move, for "));
-    CHECK(contains(r.errors, ", as layers and links are measured: layers 0-"));
+    // The first move is away from the first rank; on a busy machine a later one may go back.
+    const std::string measured = ", as layers and links are measured: layers 0-";
+    const auto first = r.errors.find(measured);
+    REQUIRE(first != std::string::npos);
+    CHECK(r.errors.at(first + measured.size()) < '6');
     CHECK(w.get("moved.csv") == w.get("one.csv"));
     const auto moved = parse_plan(w.get("moved.json"), "moved.json").plan;
     REQUIRE(moved.pipelines.at(0).stages.size() == 2);
-    CHECK(moved.pipelines[0].stages[0].layers.last < 7);
     CHECK(moved.pipelines[0].stages[1].layers == layer_range{moved.pipelines[0].stages[0].layers.last, 8});
     CHECK(moved.predicted.iteration_s > 0);
     // What is written is a plan that runs.

@@ -116,7 +116,7 @@ TEST_CASE("a captured step has the bits of the executor's reference, under rando
 }
 
 TEST_CASE("every named schedule is captured: a GPU for each rank, and one for all") {
-  for (const auto name : schedule_names()) {
+  for (const auto name : share_of(schedule_names())) {
     CAPTURE(name);
     const int ranks = 4;
     const auto order = build_schedule(name,

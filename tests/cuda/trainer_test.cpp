@@ -272,7 +272,10 @@ std::vector<training_case> cases() {
   auto recomputed = layout_of(t, "zb_v", 2, 4);
   recomputed.pipelines[0].groups.assign(2, {.recompute = recomputation::full});
   all.push_back({t, recomputed, {}});
-  return all;
+  if (sanitizer_share == 1) return all;
+  std::vector<training_case> some;
+  for (std::size_t i = 0; i < all.size(); i += 3) some.push_back(all[i]);
+  return some;
 }
 
 void expect_clean(cuda_check::machine& machine) {
@@ -444,7 +447,8 @@ TEST_CASE("[threads] trainings whose gradients NCCL sums are those of hosts up t
   }
 }
 
-TEST_CASE("[threads] gradients as of 4 GB in buckets as of 64 MiB take a call of NCCL for each bucket, on each of 8 ranks") {
+TEST_CASE("[threads] gradients as of 4 GB in buckets as of 64 MiB take a call of NCCL for each bucket, on each of 8 ranks" *
+          doctest::skip(sanitizer_share > 1)) {
   const real_toy t{.layers = 10};
   std::size_t bytes = 0;
   for (int l = 0; l < t.layers; ++l) {

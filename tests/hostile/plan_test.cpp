@@ -224,8 +224,8 @@ const std::vector<door> doors{
          share_state(s, parts, cost);
        }
      }},
-    {"nccl_channels", [](random_source& r) { (void)nccl_channels(some_int(r)); }},
-    {"nccl_channels_text", [](random_source& r) { (void)nccl_channels_text(some_int(r)); }},
+    {"nccl_channels", [](random_source& r) { (void)nccl_channels(some_int(r)); }, false},
+    {"nccl_channels_text", [](random_source& r) { (void)nccl_channels_text(some_int(r)); }, false},
     {"choose_transport", [](random_source& r) { (void)choose_transport(hardware(), some_groups(r), some_groups(r)); }},
 };
 

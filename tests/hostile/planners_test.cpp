@@ -65,6 +65,7 @@ interop_options some_interop(random_source& r) {
           .enumeration = mostly_double(r, .1),
           .looks = mostly(r, 1, 20),
           .known_bound = mostly_double(r, 0),
+          .hope = mostly_double(r, 1.5),
           .prove = one_in(r, 4),
           .rows = one_in(r, 2)};
 }

@@ -3,7 +3,7 @@
 # Makes the bundle of what needs a GPU, and runs it: usage gpu_bundle.sh TESTS_GPU_FOLDER LIBRARY_FOLDER. Without a GPU it ends with
 # one line and status 2. nvcc reads all that a program includes for the host and for the device again: to save that, definitions are
 # linked from LIBRARY_FOLDER, while bundle.sh by itself has every program compile them, optimised, which no test does. What compiles
-# them as that does is own_layers.cu in consume.sh cuda_source, for the host and the device; headers.sh has all of them for the host.
+# them as that does is own_layers.cu in consume.sh cuda_source, for the host and the device; headers.sh --all has all of them for the host.
 set -euo pipefail
 PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null || { echo "skipped: no nvcc"; exit 77; }
 work=$(mktemp -d)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -173,6 +174,87 @@ TEST_CASE("the stages run the schedule that is asked for, and are the better for
   CHECK(objective_of(*found) <= objective_of(simply->plan) * (1 + 1e-9));
 }
 
+TEST_CASE("over all microbatch sizes a plan is no worse than for one of them, where embeddings are tied over a slow link" *
+          doctest::skip(sanitizer_share > 1)) {
+  cluster hardware;
+  hardware.subclusters.push_back({"a", *find_device("A100-SXM4-40GB"), 1, 4, {5e-6, 300e9}, {10e-6, 25e9 / 2}});
+  hardware.subclusters.push_back({"b", *find_device("V100-SXM2-32GB"), 2, 4, {5e-6, 150e9}, {10e-6, 25e9 / 2}});
+  hardware.links.push_back({0, 1, {100e-6, 10e9 / 8}});
+  const transformer model{.layers = 28, .hidden = 1536, .heads = 12, .vocab = 151936, .sequence = 2048};
+  const auto costs = training_costs(hardware, model, {.batch = 32});
+  for (const std::string planner : {"interop_dp", "hetauto_exact"}) {
+    CAPTURE(planner);
+    const auto best = find_plan(hardware, costs, {.global_batch = 32, .planner = planner});
+    REQUIRE(best);
+    for (const int size : {1, 2}) {
+      const auto own = find_plan(hardware, costs, {.global_batch = 32, .microbatch_size = size, .planner = planner});
+      REQUIRE(own);
+      CHECK(objective_of(*best) <= objective_of(*own) * 1.001);
+    }
+  }
+}
+
+TEST_CASE("a schedule that holds all microbatches has a plan where there is room for it on other stages than the best of 1F1B") {
+  for (const double part : {0.117, 0.131, 0.147}) {
+    CAPTURE(part);
+    auto small = two_kinds();
+    for (auto& s : small.subclusters)
+      s.device.memory_bytes = static_cast<bytes_t>(part * static_cast<double>(s.device.memory_bytes));
+    const auto costs = costs_on(small);
+    plan_request request{.global_batch = 32, .microbatch_size = 1};
+    const auto free = find_plan(small, costs, request);
+    REQUIRE(free);
+    REQUIRE_FALSE(plan_under_schedule(small, costs, *free, "gpipe", {}, true));
+    request.schedule = "gpipe";
+    const auto found = find_plan(small, costs, request);
+    REQUIRE(found);
+    CHECK(found->pipelines[0].schedule.name == "gpipe");
+    CHECK(evaluate(small, costs, *found)->shortage.empty());
+  }
+}
+
+TEST_CASE("a schedule that no number of stages found is for is refused, not an error") {
+  auto hardware = machines(1);
+  for (const auto* schedule : {"dualpipe", "chimera"}) {
+    const auto none = find_plan(hardware, costs_on(hardware), {.global_batch = 8, .microbatch_size = 1, .schedule = schedule});
+    REQUIRE_FALSE(none);
+    CHECK(none.why_not().why == refusal::kind::infeasible);
+    CHECK(none.why_not().reason.find("even number of ranks") != std::string::npos);
+  }
+}
+
+TEST_CASE("the cheapest plan within a deadline: the fastest one, where a search for cheap ones finds none in time") {
+  auto hardware = two_kinds();
+  hardware.subclusters[0].device.price_per_hour = 1;
+  hardware.subclusters[1].device.price_per_hour = 3;
+  const auto costs = costs_on(hardware);
+  const planner_entry hasty{
+      .name = "hasty",
+      .what = "finds no cheap plan in time",
+      .make = [](const cluster& c, const any_cost_model& m, const planning_problem& p, const planner_choice&) -> outcome<plan> {
+        if (p.objective == plan_objective::cost) return refusal{refusal::kind::infeasible, "too late"};
+        return interop_dp(c, m, p);
+      }};
+  plan_request request{.global_batch = 16};
+  const auto fastest = find_plan(hardware, costs, request, hasty);
+  REQUIRE(fastest);
+  request.objective = plan_objective::cost;
+  request.deadline_s = fastest->predicted.iteration_s * 1.01;
+  const auto cheap = find_plan(hardware, costs, request, hasty);
+  REQUIRE(cheap);
+  CHECK(cheap->objective == plan_objective::cost);
+  CHECK(cheap->predicted.iteration_s <= request.deadline_s);
+  CHECK(*cheap->predicted.cost_per_sample <= *fastest->predicted.cost_per_sample * (1 + 1e-9));
+  CHECK(cheap->evidence->objective_value == *cheap->predicted.cost_per_sample);
+  CHECK(cheap->evidence->objective_bound == 0);
+  request.deadline_s = fastest->predicted.iteration_s * 0.5;
+  const auto none = find_plan(hardware, costs, request, hasty);
+  REQUIRE_FALSE(none);
+  char takes[32];
+  std::snprintf(takes, sizeof takes, "takes %.6g s", fastest->predicted.iteration_s);
+  CHECK(none.why_not().reason.find(takes) != std::string::npos);
+}
+
 TEST_CASE("any number of subclusters: every planner has a plan, or says that it is not made for so many") {
   const auto small = make_chain(gpt({.layers = 3, .hidden = 256, .heads = 4, .vocab = 1000, .sequence = 64}));
   for (const int count : {1, 2, 5, 11, 12, 33}) {
@@ -266,6 +348,30 @@ TEST_CASE("go_on ends a search with the best plan so far, or says that there is 
   } else {
     CHECK(found.why_not().why == refusal::kind::stopped);
   }
+}
+
+TEST_CASE("a search that is ended says what no plan is below, of all microbatch sizes") {
+  const auto hardware = two_kinds();
+  const auto costs = costs_on(hardware);
+  plan_request request{.global_batch = 64};
+  int asked = 0;
+  request.go_on = [&] { return ++asked < 4000; };
+  request.spent = [&] { return asked / 4000.0; };
+  const auto soon = find_plan(hardware, costs, request);
+  REQUIRE(soon);
+  REQUIRE(soon->evidence);
+  CHECK(soon->evidence->stopped);
+  CHECK_FALSE(soon->evidence->complete);
+  CHECK(soon->evidence->objective_bound > 0.1 * objective_of(*soon));
+  // The passage of a microbatch is shorter where backwards are split, so that nothing is known then.
+  asked = 0;
+  auto split = request;
+  split.schedule = "zb_h1";
+  if (const auto other = find_plan(hardware, costs, split)) CHECK(other->evidence->objective_bound == 0);
+  // Alone, every size has a plan that is not below it.
+  for (const int size : microbatch_sizes(64))
+    if (const auto own = find_plan(hardware, costs, {.global_batch = 64, .microbatch_size = size, .planner = "interop_dp"}))
+      CHECK(objective_of(*own) >= soon->evidence->objective_bound);
 }
 
 TEST_CASE("where the budget is told, the default planner begins with turns of others, and is ahead of itself without them") {
@@ -531,6 +637,7 @@ TEST_CASE("device_bias: the plan of least regret, which loses no more than the o
   REQUIRE(found->evidence);
   CHECK(found->evidence->objective_bound == priced->evidence->objective_bound);
   CHECK(found->evidence->objective_value == found->predicted.iteration_s);
+  if (sanitizer_share > 1) return;  // what follows searches ten times more
   const training_cost_options options{};
   request.costs_on = [&](const cluster& turned) -> costs_by_size { return training_costs(turned, model, options); };
   request.setting = priced->setting;
@@ -715,7 +822,8 @@ TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks,
   CHECK(find_plan(hardware, costs, request)->pipelines == beside->pipelines);
 }
 
-TEST_CASE("a deadline with sends: the cheapest plan that is in time with them, with evidence of all, and no late frontier") {
+TEST_CASE("a deadline with sends: the cheapest plan that is in time with them, with evidence of all, and no late frontier" *
+          doctest::skip(sanitizer_share > 1)) {
   cluster hardware;
   hardware.subclusters.push_back({"v", *find_device("V100-SXM2-16GB"), 4, 1, {5e-6, 150e9}, {10e-6, 10e9 / 8}});
   hardware.subclusters.push_back({"a", *find_device("A100-SXM4-40GB"), 2, 1, {5e-6, 300e9}, {10e-6, 10e9 / 8}});

@@ -330,6 +330,7 @@ inline void print(const plan_arguments& given, const hetsched::cluster& hardware
   answer.sends = source.sends(given.sends, best);
   answer.held_up_s = iteration_with_sends(given, hardware, source, best);
   answer.lesser = plans_without(given, planner, hardware, source, answer.lost);
+  share_plans(hardware, answer.lost, answer.lesser, answer.best, answer.held_up_s);
   if (const auto* const left = answer.lesser.empty() ? nullptr : &answer.lesser.front();
       !given.out.empty() && left && !left->found) {
     std::cerr << "hetsched-plan: no plan without " << left->text << ": " << left->found.why_not().reason << '\n';
@@ -381,6 +382,14 @@ inline void print(const plan_arguments& given, const hetsched::cluster& hardware
     throw input_error("--frontier: planner " + std::string(planner.name) + " does not know money; parallel_pipelines does");
   if (given.serving.weight_bits > 0 || given.serving.cache_bits > 0 || !given.products.empty())
     throw input_error("--weight-bits, --cache-bits and --products are of inference: --objective latency or throughput");
+  const hetsched::inference_options unset;
+  if (given.serving.prompt_tokens != unset.prompt_tokens || given.serving.output_tokens != unset.output_tokens ||
+      given.serving.chunk_tokens != unset.chunk_tokens || given.serving.batch != unset.batch || given.in_flight != 0)
+    throw input_error(
+        "--prompt-tokens, --output-tokens, --chunk-tokens, --batch and --in-flight are of inference: --objective latency or "
+        "throughput");
+  if (given.options.stages != 0 && planner.name != "placement")
+    throw input_error("--stages: planner " + std::string(planner.name) + " chooses how many; placement can be told");
   return plan_training(given, planner, source, hardware, files);
 }
 

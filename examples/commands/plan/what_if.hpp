@@ -88,6 +88,48 @@ struct lesser_plan {
   return plans;
 }
 
+/// Whether a plan has work for any of the last devices of a subcluster.
+[[nodiscard]] inline bool uses(const hetsched::plan& p, const hetsched::cluster& hardware, const hetsched::lost_devices& lost) {
+  const int left = hetsched::at(hardware.subclusters, lost.subcluster).device_count() - lost.count;
+  for (const auto& line : p.pipelines)
+    for (const auto& stage : line.stages)
+      for (const auto& g : stage.devices)
+        if (g.mesh.subcluster == lost.subcluster && g.first_device + g.mesh.device_count() > left) return true;
+  return false;
+}
+
+/// A plan for some of the devices is one for all of them, and one that has no work for those that are lost is one for the rest:
+/// searches that end before they have proved anything may have found the better one for the other.
+inline void share_plans(const hetsched::cluster& hardware, const std::vector<std::string>& without,
+                        std::vector<lesser_plan>& plans, hetsched::plan& best, std::optional<double>& best_held_up_s) {
+  for (const auto& other : plans) {
+    if (!other.found || !(compared(*other.found, other.held_up_s) < compared(best, best_held_up_s))) continue;
+    auto told = best.evidence;
+    best = *other.found;
+    best_held_up_s = other.held_up_s;
+    if (told) {
+      told->objective_value = objective_of(best);
+      told->objective_bound = std::min(told->objective_bound, told->objective_value);
+      told->complete = false;
+    }
+    best.evidence = std::move(told);
+  }
+  for (std::size_t k = 0; k < plans.size(); ++k) {
+    auto& other = plans[k];
+    if (uses(best, hardware, parse_lost(hardware, without[k]))) continue;
+    if (other.found && !(compared(best, best_held_up_s) < compared(*other.found, other.held_up_s))) continue;
+    auto told = other.found ? other.found->evidence : std::nullopt;
+    other.found = best;
+    other.held_up_s = best_held_up_s;
+    if (told) {
+      told->objective_value = objective_of(best);
+      told->objective_bound = std::min(told->objective_bound, told->objective_value);
+      told->complete = false;
+    }
+    other.found->evidence = std::move(told);
+  }
+}
+
 /// A table of what the best plan is without some devices, beside the one with all of them; and the stages of each. Iterations are
 /// those with sends where these hold ranks up.
 [[nodiscard]] inline std::string what_if_text(const hetsched::cluster& hardware, const std::vector<lesser_plan>& plans,

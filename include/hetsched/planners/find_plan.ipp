@@ -20,6 +20,7 @@
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/tolerances.hpp>
+#include <hetsched/core/units.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/sends.hpp>
 #include <hetsched/plan/order.hpp>
@@ -31,6 +32,7 @@
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hexiscale.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
 #include <hetsched/planners/placement.hpp>
@@ -52,7 +54,12 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
   }
   std::optional<plan> best;
   const auto consider = [&](plan candidate) -> outcome<evaluation> {
-    auto judged = evaluate(hardware, costs, std::move(candidate), options);
+    outcome<evaluation> judged = refusal{refusal::kind::infeasible, {}};
+    try {
+      judged = evaluate(hardware, costs, std::move(candidate), options);
+    } catch (const input_error& wrong) {  // as of a schedule that is made for an even number of ranks
+      return refusal{refusal::kind::infeasible, wrong.what()};
+    }
     if (judged && judged->shortage.empty() && (!best || objective_of(judged->plan) < 0.999 * objective_of(*best)))
       best = judged->plan;
     return judged;
@@ -91,8 +98,9 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
       }
   }
   if (best) return *std::move(best);
-  if (!planned) return planned.why_not();
-  return refusal{refusal::kind::infeasible, "under schedule " + schedule + ", " + planned->shortage};
+  if (!planned && planned.why_not().why == refusal::kind::stopped) return planned.why_not();
+  return refusal{refusal::kind::infeasible,
+                 "under schedule " + schedule + ", " + (planned ? planned->shortage : planned.why_not().reason)};
 }
 
 namespace detail {
@@ -137,6 +145,30 @@ namespace detail {
   const auto own = id_of(request.how.warmup);
   return allows(*request.target, own) ? own : request.target->schedules.front();
 }
+
+/// Of schedules for which bounds are proved.
+[[nodiscard]] inline bool leaves_backwards_whole(schedule_id schedule) {
+  return has_warmups(schedule) || schedule == schedule_id::gpipe;
+}
+
+/// Costs for a schedule that holds all microbatches at once: their activations, and what is lost between them, count as weights.
+struct costs_of_all_held : any_cost_model {
+  int microbatches;
+  costs_of_all_held(any_cost_model costs, int count) : any_cost_model(std::move(costs)), microbatches(count) {}
+  [[nodiscard]] stage_cost layer(int index, const placement& where) const {
+    return held(any_cost_model::layer(index, where), where);
+  }
+  [[nodiscard]] stage_cost stage(layer_range layers, const placement& where) const {
+    return held(any_cost_model::stage(layers, where), where);
+  }
+
+ private:
+  [[nodiscard]] stage_cost held(stage_cost c, const placement& where) const {
+    const auto all = static_cast<double>(checked_mul(std::exchange(c.activation_bytes, 0), microbatches));
+    c.weight_bytes = checked_add(c.weight_bytes, static_cast<bytes_t>(std::ceil(all * (1 + overheads(where).fragmentation))));
+    return c;
+  }
+};
 
 /// The search of find_plan.
 class plan_finder {
@@ -234,6 +266,9 @@ class plan_finder {
   }
 
   [[nodiscard]] outcome<plan> of_many_devices() {
+    bound_work();
+    constexpr int looked_at_in_turns = 32;  // devices: of more, a search of rows of stages takes longer than its turn
+    shares_ = request_.spent && hardware_.device_count() <= looked_at_in_turns && shares_parameters();
     if (takes_turns() && go_on()) take_turns();
     books_.clear();
     auto found = searched();
@@ -254,6 +289,7 @@ class plan_finder {
     if (!found && !soon) return soon;
     if (!soon || (found && objective_of(*found) <= objective_of(*soon))) return found;
     soon->evidence->stopped = true;
+    tell_work(*soon->evidence, objective_of(*soon));
     if (found && found->evidence) {
       soon->evidence->objective_bound = std::min(found->evidence->objective_bound, objective_of(*soon));
       soon->evidence->space = found->evidence->space;
@@ -262,13 +298,27 @@ class plan_finder {
     return soon;
   }
 
+  /// Whether layers share parameters, and subclusters are several: where the first and the last layer do, it may save more than
+  /// anything else to hold both on one of them.
+  [[nodiscard]] bool shares_parameters() {
+    const auto own = sizes();
+    if (own.empty() || hardware_.subclusters.size() < 2) return false;
+    const auto costs = costs_(own.front());
+    for (int k = 0; k < static_cast<int>(hardware_.subclusters.size()); ++k)
+      for (const auto& where : costs.placements({k, 1, 1}))
+        if (!costs.copies(where).empty()) return true;
+    return false;
+  }
+
   /// Whether other planners have turns before the search, which comes late to what they find in little time where devices are
   /// many.
   [[nodiscard]] bool takes_turns() const {
-    constexpr int few_devices = 16, many_devices = 1024;  // up to few, the search itself begins with the others' plans
-    return request_.spent && planner_.name == planners().front().name && hardware_.device_count() > few_devices &&
-           hardware_.device_count() <= many_devices && !schedule_ && request_.objective == plan_objective::iteration &&
-           !(request_.deadline_s < infinity) && !request_.mixed_stages && !request_.use_all_devices && !request_.target;
+    // Up to few devices the search itself begins with the others' plans; where layers share parameters, it comes late to these.
+    constexpr int few_devices = 16, few_of_shared = 4, many_devices = 1024;
+    return request_.spent && planner_.name == planners().front().name &&
+           hardware_.device_count() > (shares_ ? few_of_shared : few_devices) && hardware_.device_count() <= many_devices &&
+           !schedule_ && request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) &&
+           !request_.mixed_stages && !request_.use_all_devices && !request_.target;
   }
 
   using search_of = std::function<outcome<plan>(price_book&, const planning_problem&)>;
@@ -302,6 +352,7 @@ class plan_finder {
     // Where looks take long, the search itself will not come far.
     constexpr int well_looked_at = 128;
     const bool few = hardware_.device_count() <= well_looked_at;
+    if (shares_) take_turn(0.25, rows);
     take_turn(few ? 0.12 : 0.15, partitions);
     constexpr double little = 0.04, of_tree = 0.1;
     improve_begun(little);
@@ -349,7 +400,7 @@ class plan_finder {
       return keep_met(size, search(book_of(size), problem));
     };
     const auto judge = [&](double own_s) {
-      worse = own_s > hardly * best_s ? worse + 1 : 0;
+      worse = own_s > hardly() * best_s ? worse + 1 : 0;
       best_s = std::min(best_s, own_s);
     };
     const double start = request_.spent();
@@ -383,10 +434,13 @@ class plan_finder {
   double take_turn(double share, const search_of& search) {
     const double end = request_.spent() + share;
     double least_s = infinity;
-    for (const int size : sizes_to_begin_with(met_)) {
+    const auto sizes = sizes_to_begin_with(met_);
+    for (std::size_t k = 0; k < sizes.size(); ++k) {
+      const int size = sizes[k];
       const double left = end - request_.spent();
-      if (left < 0.1 * share || !go_on()) break;
-      const double own_end = end - 0.3 * left;  // some is left for the next one
+      if ((left < 0.1 * share && !shares_) || !go_on()) break;
+      // Some is left for the next ones, and as much where first looks say little.
+      const double own_end = end - left * (shares_ ? 1 - 1.0 / static_cast<double>(sizes.size() - k) : 0.3);
       auto problem = problem_of(request_, size);
       problem.go_on = [&] { return request_.spent() < own_end && go_on(); };
       if (begun_) problem.beat = sums_below * objective_of(*begun_);
@@ -474,10 +528,11 @@ class plan_finder {
     std::sort(order.begin(), order.end());
     std::vector<int> good;
     for (const auto& [value, size] : order)
-      if (!begun_ || value <= hardly * objective_of(*begun_)) good.push_back(size);
+      if (!begun_ || value <= hardly() * objective_of(*begun_)) good.push_back(size);
     return good;
   }
-  static constexpr double hardly = 1.2;
+  /// Of parameters that layers share, first looks say less: what it saves to hold both on one subcluster is seen by later ones.
+  [[nodiscard]] double hardly() const { return shares_ ? 1.6 : 1.2; }
 
   /// Those that have costs.
   [[nodiscard]] std::vector<int> sizes() const {
@@ -499,6 +554,7 @@ class plan_finder {
     if (found && objective_of(*found) <= objective_of(*begun_)) return found;
     auto best = *std::move(begun_);
     search_evidence told;
+    tell_work(told, objective_of(best));
     if (found && found->evidence) told = *found->evidence;
     told.objective_value = objective_of(best);
     told.objective_bound = std::min(told.objective_bound, told.objective_value);
@@ -506,6 +562,37 @@ class plan_finder {
     told.stopped = !go_on();
     best.evidence = std::move(told);
     return best;
+  }
+
+  /// What no plan of a size is below, by its work; 0 where that is not known.
+  [[nodiscard]] double work_of(int size) const {
+    const auto known = work_.find(size);
+    return known == work_.end() ? 0 : known->second;
+  }
+  /// What no plan of any size is below.
+  [[nodiscard]] double least_work() const {
+    double least = infinity;
+    for (const int size : sizes()) least = std::min(least, work_of(size));
+    return least < infinity ? least : 0;
+  }
+  void tell_work(search_evidence& told, double value) const {
+    told.objective_bound = std::min(least_work(), value);
+    if (told.objective_bound > 0) told.space = "one pipeline or more, on any devices in any order";
+  }
+  /// Searches that are ended have looked at some sizes only: of the others that much is known, if it takes little of the time.
+  void bound_work() {
+    constexpr int soon_told = 1024;  // devices of which it takes a hundredth of a search that nothing ends
+    if (!request_.go_on || (!request_.spent && hardware_.device_count() > soon_told) ||
+        planner_.name != planners().front().name || request_.objective != plan_objective::iteration || request_.mixed_stages ||
+        request_.target || (schedule_ && !leaves_backwards_whole(*schedule_)))
+      return;
+    constexpr double share = 0.1;  // of a time budget; turns use what is looked up
+    const double end = request_.spent ? request_.spent() + share : 0;
+    const auto soon = [&] { return (!request_.spent || request_.spent() < end) && go_on(); };
+    for (const int size : sizes()) {
+      if (!soon()) break;
+      work_[size] = work_bound(book_of(size), request_.global_batch / size, soon);
+    }
   }
 
   [[nodiscard]] outcome<plan> searched() {
@@ -521,7 +608,7 @@ class plan_finder {
     auto found = one_size > 0 ? of_size({.microbatch_size = one_size, .microbatches = request_.global_batch / one_size})
                               : best_microbatch_size(
                                     request_.global_batch, [&](const size_request& asked) { return of_size(asked); },
-                                    [&] { return go_on(); });
+                                    [&] { return go_on(); }, [&](int size) { return work_of(size); });
     hurry_ = false;
     for (const int size : given_up_) found = with_size_that_was_given_up(std::move(found), size);
     if (!found && !refusals_.empty()) return most_telling_refusal();  // says more than a size without costs
@@ -654,7 +741,20 @@ class plan_finder {
                                 });
     }
     if (found && schedule_ && !runs_already(*found)) {
+      const auto evidence = found->evidence;
       found = under_schedule(hardware, costs, *std::move(found), how);
+      // A schedule that holds more microbatches may have room on other stages.
+      if (!found && found.why_not().why == refusal::kind::infeasible && !request_.mixed_stages && !soon && go_on()) {
+        choice.known.clear();
+        choice.similar.clear();
+        const auto all_held = any_cost_model::owner_of(costs_of_all_held{costs(size), problem.microbatches});
+        auto other = planner_.make(hardware, all_held, problem, choice);
+        if (other) other = under_schedule(hardware, costs, *std::move(other), how);
+        if (other) {
+          other->evidence = evidence;
+          found = std::move(other);
+        }
+      }
       if (found && found->evidence) tell_of_schedule(*found);
     }
     return found;
@@ -717,7 +817,7 @@ class plan_finder {
   void tell_of_schedule(plan& p) const {
     auto& told = *p.evidence;
     told.objective_value = objective_of(p);
-    if (!has_warmups(*schedule_) && schedule_ != schedule_id::gpipe) told.objective_bound = 0;
+    if (!leaves_backwards_whole(*schedule_)) told.objective_bound = 0;
     told.objective_bound = std::min(told.objective_bound, told.objective_value);
     told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
   }
@@ -746,11 +846,15 @@ class plan_finder {
     std::optional<search_evidence> both;
     if (found && found->evidence && again && again->evidence) {
       both = found->evidence;
-      both->objective_bound = std::min(both->objective_bound, again->evidence->objective_bound);
+      both->objective_bound = std::min(both->objective_bound, std::max(again->evidence->objective_bound, work_of(size)));
       both->complete = both->complete && (again->evidence->complete || again->evidence->objective_bound >= objective_of(*found));
     } else if (found && found->evidence) {
       both = found->evidence;
-      both->objective_bound = 0;
+      both->objective_bound = std::min(both->objective_bound, work_of(size));
+      both->complete = false;
+    } else if (again && again->evidence && found.why_not().why == refusal::kind::stopped) {
+      both = again->evidence;
+      both->objective_bound = std::min(both->objective_bound, least_work());  // of sizes that nobody looked at
       both->complete = false;
     }
     if (again && (!found || objective_of(*again) < objective_of(*found))) found = std::move(again);
@@ -774,6 +878,8 @@ class plan_finder {
   std::optional<plan> begun_;        // the best of the turns of other planners
   std::map<int, double> met_;        // the least iteration that turns have met, of a size
   std::map<int, price_book> books_;  // of the turns
+  std::map<int, double> work_;       // what no plan of a size is below
+  bool shares_ = false;              // see shares_parameters; where there is a time budget
   double improved_s_ = infinity;     // of a plan of which small changes have been tried
   bool first_cut_ = false;           // whether the first plan had too little time among them
   bool hurry_ = true;                // first looks may end without an answer
@@ -950,6 +1056,43 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
   return last_s;
 }
 
+// Where a search for the cheapest plan within a deadline found none: the fastest one, if that is in time, and what small changes
+// make of it.
+[[nodiscard]] inline outcome<plan> or_fastest_in_time(const cluster& hardware, const costs_by_size& costs,
+                                                      const plan_request& request, const planner_entry& planner,
+                                                      outcome<plan> found) {
+  if (found || found.why_not().why != refusal::kind::infeasible || !(request.deadline_s < infinity) ||
+      (request.go_on && !request.go_on()))
+    return found;
+  auto fast = request;
+  fast.objective = plan_objective::iteration;
+  fast.deadline_s = infinity;
+  fast.progress = {};  // it would tell seconds among what is money, and plans of another objective
+  fast.met = {};
+  auto fastest = planned(hardware, costs, fast, planner);
+  if (!fastest) return found;
+  if (fastest->predicted.iteration_s > request.deadline_s) return too_late(request.deadline_s, fastest->predicted.iteration_s);
+  const int size = fastest->pipelines.front().microbatch_size;
+  fastest->objective = request.objective;
+  fastest->evidence = search_evidence{.objective_value = objective_of(*fastest), .stopped = request.go_on && !request.go_on()};
+  // Small changes know the planner's own schedules, and no other rules.
+  if (!request.target && !request.mixed_stages && request.schedule.empty()) {
+    auto cheaper = parallel_pipelines(hardware, costs(size), problem_of(request, size),
+                                      {.warmup = request.how.warmup,
+                                       .epsilon = request.how.epsilon,
+                                       .hopeless = infinity,
+                                       .start = {fastest->pipelines},
+                                       .search = false});
+    if (cheaper && objective_of(*cheaper) < objective_of(*fastest)) {
+      cheaper->planner = fastest->planner;
+      cheaper->setting = fastest->setting;
+      fastest = std::move(cheaper);
+    }
+  }
+  if (request.met) request.met(*fastest);
+  return fastest;
+}
+
 }  // namespace detail
 
 HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
@@ -961,7 +1104,8 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
     return std::move(found->plan);
   }
   const auto sends = detail::sends_of(request);
-  if (sends == send_mode::asynchronous) return detail::planned(hardware, costs, request, planner);
+  if (sends == send_mode::asynchronous)
+    return detail::or_fastest_in_time(hardware, costs, request, planner, detail::planned(hardware, costs, request, planner));
   std::vector<plan> plans;
   auto one = request;
   one.met = [&](const plan& p) {

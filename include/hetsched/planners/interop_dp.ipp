@@ -31,6 +31,7 @@ namespace detail {
   const auto best_s = [&] { return found ? found->predicted.iteration_s : infinity; };
   // What is proved is proved of all subclusters.
   options.prove = options.rows = false;
+  options.hope = 1;
   auto told = found ? *found->evidence : search_evidence{};
   const auto on_all = asked.progress;
   const auto go_on = [&](const search_progress& now) {
@@ -70,20 +71,25 @@ HETSCHED_INLINE outcome<plan> interop_dp(price_book& book, const planning_proble
   detail::expect_effort(options.effort, "effort");
   detail::expect_effort(options.enumeration, "enumeration");
   detail::expect_natural(options.known_bound, "known_bound");
+  detail::expect_natural(options.hope, "hope");
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
   return detail::with_tables(
       book,
       [&](const detail::interop_problem& placed, const detail::stage_prices& table) {
-        auto found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, options);
+        auto own = options;
+        // Elsewhere iterations are near sums.
+        constexpr double near_sums = 1.1;
+        if (book[placed.placements.front().in_book].copies.empty()) own.hope = std::min(own.hope, near_sums);
+        auto found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, own);
         // Where links are missing, the order that a local search starts with may lead nowhere.
         constexpr std::size_t most_ordered = 8;
         if (!found && found.why_not().why == refusal::kind::infeasible && detail::has_free_order(hardware, options.order) &&
             hardware.subclusters.size() <= most_ordered) {
-          auto all = options;
+          auto all = own;
           all.order = subcluster_order::all;
           found = detail::one_pipeline_search(hardware, book.costs(), placed, table, algebra, problem, all);
         }
-        return detail::or_on_one_subcluster(std::move(found), book, placed, table, algebra, problem, options);
+        return detail::or_on_one_subcluster(std::move(found), book, placed, table, algebra, problem, own);
       },
       problem.poll());
 }

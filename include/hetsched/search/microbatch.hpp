@@ -37,11 +37,13 @@ struct size_request {
 /// evidence is not complete and its bound leaves hope: sizes of good first plans first, then, from the smallest on, those whose
 /// first plan is more than twice its bound. `go_on()`, if given, is asked before each call but the first ones until there is a
 /// plan; false ends the search, as does a refusal of kind stopped. The evidence's bound is the least of all sizes; it is complete
-/// if the search of every size was, or showed that the size cannot win. Returns: the plan, the smaller size of equals, or the
-/// refusal of the first size. Throws: input_error for a batch below 1.
+/// if the search of every size was, or showed that the size cannot win. `bound_of(size)`, if given, is a lower bound on the
+/// objective of a size, known without a search; 0 says nothing. Returns: the plan, the smaller size of equals, or the refusal of
+/// the first size. Throws: input_error for a batch below 1.
 [[nodiscard]] outcome<plan> best_microbatch_size(int global_batch,
                                                  const std::function<outcome<plan>(const size_request&)>& plan_for,
-                                                 const std::function<bool()>& go_on = {});
+                                                 const std::function<bool()>& go_on = {},
+                                                 const std::function<double(int)>& bound_of = {});
 
 }  // namespace hetsched
 

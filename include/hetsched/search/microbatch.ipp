@@ -60,7 +60,8 @@ HETSCHED_INLINE std::optional<std::vector<pipeline_plan>> with_microbatch_size(c
 
 HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
                                                    const std::function<outcome<plan>(const size_request&)>& plan_for,
-                                                   const std::function<bool()>& go_on) {
+                                                   const std::function<bool()>& go_on,
+                                                   const std::function<double(int)>& bound_of) {
   if (global_batch < 1) throw input_error("the global batch must be at least 1");
   struct tried_size {
     size_request request;
@@ -92,12 +93,11 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
   const auto least = [&] { return objective_of(*best); };
 
   for (const int size : microbatch_sizes(global_batch)) {
-    if (stopped || (best && go_on && !go_on())) {
-      stopped = true;
-      break;
-    }
-    tried_size s{.request = {size, global_batch / size, true}};
-    if (ask(s)) sizes.push_back(s);
+    stopped = stopped || (best && go_on && !go_on());
+    tried_size s{.request = {size, global_batch / size, true}, .bound = bound_of ? bound_of(size) : 0};
+    // One that nobody looked at counts with what is known of it.
+    const bool looked_at = !stopped && ask(s);
+    if (looked_at || stopped) sizes.push_back(s);
   }
   if (!best) return *std::move(first_refusal);
   // A plan that is far from its bound says little: searches of small sizes are short.
@@ -117,7 +117,7 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
   }
   if (auto& evidence = best->evidence) {
     evidence->complete = !stopped;
-    evidence->objective_bound = stopped ? 0 : evidence->objective_value;  // 0: there are sizes that nobody looked at
+    evidence->objective_bound = evidence->objective_value;
     for (const auto& s : sizes) {
       evidence->complete = evidence->complete && (s.complete || s.bound >= least());
       evidence->objective_bound = std::min(evidence->objective_bound, s.bound);

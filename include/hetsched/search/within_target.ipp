@@ -372,6 +372,23 @@ HETSCHED_INLINE std::vector<target_choice> choices(const cluster& hardware, cons
   return found;
 }
 
+namespace detail {
+
+/// Why a target has no placement to search; `devices`: whether it has sets of them.
+[[nodiscard]] inline refusal no_placement(const plan_target& t, const plan_setting& setting, bool devices) {
+  const auto own = find_precision(setting.precision);
+  std::string reason;
+  if (devices)
+    reason = "no placement that the costs know is one that " + t.name + " runs";
+  else if (own && std::find(t.precisions.begin(), t.precisions.end(), *own) == t.precisions.end())
+    reason = "the model is priced in " + setting.precision + ", and " + t.name + " runs " + listed_names(t.precisions);
+  else
+    reason = "no device computes in " + listed_names(t.precisions) + (t.joined_by_nccl ? ", or NCCL does not know it" : "");
+  return {refusal::kind::infeasible, std::move(reason)};
+}
+
+}  // namespace detail
+
 HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs_by_size& costs_for, const plan_target& t,
                                             planning_problem problem, const target_planner& make,
                                             const within_target_options& options) {
@@ -424,9 +441,7 @@ HETSCHED_INLINE outcome<plan> within_target(const cluster& hardware, const costs
   if (!best && searched.why) return *std::move(searched.why);
   if (!best) {
     const bool devices = !detail::device_sets(hardware, t, find_precision(setting.precision)).run().empty();
-    return refusal{refusal::kind::infeasible, devices ? "no placement that the costs know is one that " + t.name + " runs"
-                                                      : "no device computes in " + detail::listed_names(t.precisions) +
-                                                            (t.joined_by_nccl ? ", or NCCL does not know it" : "")};
+    return detail::no_placement(t, setting, devices);
   }
   if (best->evidence) searched.tell(*best->evidence, objective_of(*best), problem.beat, static_cast<int>(all.size()));
   return *std::move(best);

@@ -99,15 +99,15 @@ void compare(random_source& random, int count, tally& counts) {
 TEST_CASE("hetauto_exact has the best plan with one placement in each subcluster") {
   random_source random(161);
   tally counts;
-  const int count = 1000 / search_share;
+  const int count = 1000 / sweep_share;
   compare<additive_costs>(random, count, counts);
   compare<opaque_costs>(random, count, counts);
   MESSAGE(counts.plans, " plans, ", counts.refusals, " refusals, ", counts.near, " within 0.1 % without counting");
   if (sanitizer_share == 1) {
-    CHECK(counts.plans > 1000);
-    CHECK(counts.refusals > 50);
-    CHECK(counts.across > 100);
-    CHECK(counts.mixed > 50);
+    CHECK(counts.plans > 1000 / sweep_share);
+    CHECK(counts.refusals > 50 / sweep_share);
+    CHECK(counts.across > 100 / sweep_share);
+    CHECK(counts.mixed > 50 / sweep_share);
     CHECK(counts.near > counts.plans * 9 / 10);
   }
 }

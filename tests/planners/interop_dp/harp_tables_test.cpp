@@ -295,7 +295,7 @@ TEST_CASE("HARP's tables 3-10 are whole: layers once, meshes that exist, V100e b
 }
 
 TEST_CASE("interop_dp is at least as good as each of HARP's published plans") {
-  constexpr int share = search_share * sanitizer_share;
+  constexpr int share = sweep_share * sanitizer_share;
   int n = 0;
   for (const auto& p : tables)
     for (const auto cut : {block_cut::sublayers, block_cut::thirds})

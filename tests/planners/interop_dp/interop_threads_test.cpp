@@ -17,7 +17,7 @@ using namespace hetsched::test;
 TEST_CASE("[threads] the same plan, evidence and refusal for every number of threads") {
   random_source random(2001), more(2002);
   int feasible = 0;
-  for (int n = 0; n < 12; ++n) {
+  for (int n = 0; n < 6; ++n) {
     CAPTURE(n);
     const bool by_degrees = n % 2 == 0;
     auto given = random_instance(random, {.layers = 16, .subclusters = 4, .devices = 4, .prices_by_degrees = by_degrees});
@@ -42,5 +42,5 @@ TEST_CASE("[threads] the same plan, evidence and refusal for every number of thr
     check(additive_costs{given.costs});
     if (n % 3 == 0) check(opaque_costs{given.costs});
   }
-  CHECK(feasible >= 8);
+  CHECK(feasible >= 4);
 }

@@ -11,6 +11,7 @@
 
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/cluster/submesh.hpp>
+#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
@@ -62,6 +63,7 @@ HETSCHED_INLINE plan_space plan_space_of(const cluster& hardware, const any_cost
                                          bool use_all_devices) {
   plan_space space{.layers = costs.layer_count(), .use_all_devices = use_all_devices};
   if (space.layers < 1) throw input_error("a cost model needs at least one layer");
+  detail::validate_network(hardware, false);
   space.operators = std::max(operators, space.layers);
   for (std::size_t k = 0; k < hardware.subclusters.size(); ++k) {
     const auto& s = hardware.subclusters[k];

@@ -37,6 +37,10 @@ struct interop_options {
   int looks = 12;
   /// A lower bound on latency, periods and end that is known already.
   double known_bound = 0;
+  /// How many times problem.beat a sum may be that is looked at: small changes, which go by no sum, may bring its plan below
+  /// that. The plan of the least sum visits a subcluster once, and where the first and the last layer share parameters, coming
+  /// back to it may save a third. Where layers share none, no more than a tenth above it is looked at.
+  double hope = 4;
   /// Whether the evidence bounds the iteration; else only latency and periods: for searches that are parts of others.
   bool prove = true;
   /// Whether other rows of placements are played at the end.

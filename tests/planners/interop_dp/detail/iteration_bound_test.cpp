@@ -175,7 +175,7 @@ TEST_CASE("a stage that may hold few microbatches stands idle until the first ba
 TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; it is near where stages are alike") {
   random_source random(2026);
   int judged = 0, close = 0, ordered = 0, pairs = 0;
-  for (int n = 0; n < 150 / search_share; ++n) {
+  for (int n = 0; n < 150 / sweep_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 3, .subclusters = 2, .devices = 2, .prices_by_degrees = n % 2 == 0});
     // Temporary bytes, overheads, transfers dearer one way; long updates; parameters that layers share.
@@ -224,10 +224,11 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
     check(additive_costs{given.costs});
     check(opaque_costs{given.costs});
   }
-  CHECK(judged > 100 / search_share);
+  CHECK(judged > 100 / sweep_share);
+  if (sanitizer_share > 1) return;  // too few instances for shares
   CHECK(close > judged / 2);
   CHECK(ordered > judged / 10);
-  if (search_share == 1) CHECK(pairs > judged / 10);  // under sanitizers there are too few instances for one
+  CHECK(pairs > judged / 10);
 }
 
 TEST_CASE("no pair of pipelines that adds up its gradients is below the bound of sets, which counts these sums") {

@@ -52,7 +52,7 @@ class uniform_planner {
     begin();
     // Of a plan that is worth a look, M - 1 periods are shorter than the best one's iteration.
     const bool any = best_ && steady_ > 0;
-    const auto whole = look_at(shortest_, any ? limit_s() / steady_ : infinity, any ? limit_s() : infinity);
+    const auto whole = look_at(shortest_, any ? best_s() / steady_ : infinity, any ? best_s() : infinity);
     if (!best_ && !stopped_ && !(whole.bound < infinity)) return no_such_pipeline();
     walk(whole);
     polish();
@@ -89,8 +89,9 @@ class uniform_planner {
 
   [[nodiscard]] double best_s() const { return best_ ? best_->predicted.iteration_s : infinity; }
   [[nodiscard]] double limit_s() const { return std::min(best_s(), asked_.beat); }
-  /// What ranges have to beat: also the objectives of plans whose iteration is longer than that.
-  [[nodiscard]] double goal() const { return std::min(limit_s(), least_objective_); }
+  /// What ranges have to beat: also the objectives of plans whose iteration is longer than that. Not what is known of other
+  /// problems: what is made of these plans in the end may be shorter than their sums by a third.
+  [[nodiscard]] double goal() const { return std::min(best_s(), least_objective_); }
   [[nodiscard]] bool go_on() {
     stopped_ = stopped_ || !asked_.may_go_on();
     if (asked_.progress && !stopped_ && !asked_.progress({periods_, "periods", best_s(), std::min(bound_, best_s())}))
@@ -163,6 +164,7 @@ class uniform_planner {
     auto part = problem_;
     auto asked = asked_;
     asked.enough = 0;  // these placements' own bound says nothing
+    asked.beat = infinity;
     asked.progress = [&](const search_progress&) { return go_on(); };
     const interop_options options{.warmup = options_.warmup,
                                   .epsilon = options_.epsilon,
@@ -295,6 +297,7 @@ class uniform_planner {
                                       .enumeration = 0,
                                       .looks = 0,
                                       .known_bound = bound_,
+                                      .hope = 1,
                                       .prove = false,
                                       .rows = false});
     if (!found) return;

@@ -71,7 +71,7 @@ class interop_planner {
           prove(small() || best_s() < bound_ * 1.02 ? options_.effort : options_.effort / 10);
       }
     }
-    if (!stopped_ && best_ && best_s() <= asked_.beat * (1 + options_.near_tie)) {
+    if (!stopped_ && best_ && best_s() <= std::max(sums_beat(), asked_.beat * (1 + options_.near_tie))) {
       settle_near_ties();
       change_best_plans();
       play_rows();
@@ -90,8 +90,11 @@ class interop_planner {
   [[nodiscard]] double best_s() const { return best_ ? best_->predicted.iteration_s : infinity; }
   /// Plans that take longer do not count.
   [[nodiscard]] double limit_s() const { return std::min(best_s(), asked_.beat); }
+  /// Sums that small changes may bring below what is to be beaten are below this.
+  [[nodiscard]] double sums_beat() const { return options_.hope * asked_.beat; }
+  [[nodiscard]] double sums_limit_s() const { return std::min(best_s(), sums_beat()); }
   [[nodiscard]] bool proved() const { return best_s() <= bound_ * (1 + options_.gap); }
-  [[nodiscard]] bool closed() const { return proved() || bound_ >= asked_.beat; }
+  [[nodiscard]] bool closed() const { return proved() || bound_ >= sums_beat(); }
   void raise_bound(double bound) { bound_ = std::max(bound_, bound); }
 
   /// Whether the search is to end at once, plan or none.
@@ -101,7 +104,7 @@ class interop_planner {
     if (ended()) return false;
     if (asked_.progress && !asked_.progress({evaluations_, "searches", best_s(), std::min(bound_, best_s())})) stopped_ = true;
     // What cannot beat a plan that is known already is not worth the time; where plans are counted, that shows then.
-    if (!countable() && std::min(bound_, best_s()) > asked_.beat) stopped_ = true;
+    if (!countable() && std::min(bound_, best_s()) > sums_beat()) stopped_ = true;
     return !stopped_;
   }
 
@@ -183,19 +186,19 @@ class interop_planner {
     const auto work = static_cast<std::int64_t>(options_.effort * 5e6);
     const auto bound_of = [&](double low, double high) {
       const double rest = steady_ * low + end;
-      return bounds.latency(high, limit_s() - rest) + rest;
+      return bounds.latency(high, sums_limit_s() - rest) + rest;
     };
     approach_period();
     const auto later = [](const range& a, const range& b) { return a.bound > b.bound; };
     std::vector<range> open;
     const double step = static_cast<double>(problem_.placements.size()) * problem_.layers < 4e4 ? 1.02 : 1.05;
-    for (double low = shortest_; steady_ * low + search_.rents().latency() < limit_s(); low = open.back().high) {
+    for (double low = shortest_; steady_ * low + search_.rents().latency() < sums_limit_s(); low = open.back().high) {
       if (!go_on()) return;
       open.push_back({low, low * step, bound_of(low, low * step)});
     }
     std::make_heap(open.begin(), open.end(), later);
     if (open.empty()) return;
-    raise_bound(std::min(open.front().bound, limit_s()));
+    raise_bound(std::min(open.front().bound, sums_limit_s()));
 
     // Beams, by the least size of stages: near the best plan's period, and then for all ranges, the least bound first.
     int best_size = 1;
@@ -208,13 +211,13 @@ class interop_planner {
       if (best_s() < before) best_size = size;
     };
     const auto try_sizes = [&](double at) {
-      if (bounds.latency(at, limit_s() - steady_ * at) + steady_ * at >= limit_s()) return;
+      if (bounds.latency(at, sums_limit_s() - steady_ * at) + steady_ * at >= sums_limit_s()) return;
       for (int size = 1; size <= largest; size *= 2) try_size(at, size);
     };
     auto by_bound = open;
     std::sort(by_bound.begin(), by_bound.end(), [](const range& a, const range& b) { return a.bound < b.bound; });
     for (const auto& r : by_bound)
-      if (r.bound < limit_s() && beam_.looked_at() <= most && go_on()) try_sizes(r.high);
+      if (r.bound < sums_limit_s() && beam_.looked_at() <= most && go_on()) try_sizes(r.high);
 
     constexpr double narrow = 1.001;
     while (bounds.looked_at() < work && go_on()) {
@@ -225,7 +228,7 @@ class interop_planner {
       const double middle = (r.low + r.high) / 2;
       const auto look_at = [&](double low, double high) {
         open.push_back({low, high, std::max(r.bound, bound_of(low, high))});
-        if (open.back().bound < limit_s()) {
+        if (open.back().bound < sums_limit_s()) {
           try_size(high, best_size);
           try_size(high, best_size / 2);
         }
@@ -233,7 +236,7 @@ class interop_planner {
       };
       look_at(r.low, middle);
       look_at(middle, r.high);
-      if (!stopped_) raise_bound(std::min(open.front().bound, limit_s()));
+      if (!stopped_) raise_bound(std::min(open.front().bound, sums_limit_s()));
     }
   }
 
@@ -558,7 +561,7 @@ class interop_planner {
   }
 
   [[nodiscard]] refusal none() {
-    if (stopped_ && bound_ > asked_.beat)
+    if (stopped_ && bound_ > sums_beat())
       return {refusal::kind::infeasible, "no plan has an iteration below that of one that is known"};
     std::string why;
     if (!ended() && least_objective_ < infinity)

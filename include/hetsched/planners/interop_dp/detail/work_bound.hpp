@@ -3,6 +3,8 @@
 // Tested by tests/planners/interop_dp/detail/work_bound_test.cpp.
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -29,21 +31,87 @@ namespace hetsched::detail {
   return sum * (1 - tolerance::sums);
 }
 
-/// Seconds that no set of pipelines does M microbatches in, by the work alone: a device second of subcluster k pays r_k such that
-/// one second of all devices pays 1. The rents are in proportion to speed. A dual of the linear program that shares out layers
-/// among devices. O(placements * layers).
+/// The least that each layer takes on the placements that were added.
+class layer_work {
+ public:
+  layer_work(std::size_t subclusters, int layers)
+      : least_(subclusters, std::vector<double>(as_size(layers), infinity)),
+        fastest_(as_size(layers), infinity),
+        speed_(subclusters) {}
+
+  /// Adds a placement of that many devices. seconds_of(l): forward and backward of layer l there.
+  template <class Seconds>
+  void add(int subcluster, int devices, Seconds seconds_of) {
+    double all = 0;
+    auto& own = at(least_, subcluster);
+    for (std::size_t l = 0; l < fastest_.size(); ++l) {
+      const double s = seconds_of(static_cast<int>(l));
+      fastest_[l] = std::min(fastest_[l], s);
+      own[l] = std::min(own[l], devices * s);
+      all += s;
+    }
+    at(speed_, subcluster) = std::max(at(speed_, subcluster), 1 / (all * devices));
+  }
+
+  /// A lower bound on the seconds per microbatch of a cluster with these devices in each subcluster, as if none ever stood idle:
+  /// device seconds are rented at prices in proportion to speed, such that one second of all devices costs 1. A dual of the
+  /// linear program that shares out layers among devices. O(subclusters * layers).
+  [[nodiscard]] double shared_out(std::span<const int> devices) const {
+    double all = 0, sum = 0;
+    for (std::size_t k = 0; k < speed_.size(); ++k) all += speed_[k] * devices[k];
+    if (!(all > 0) || !(all < infinity)) return 0;
+    for (std::size_t l = 0; l < fastest_.size(); ++l) {
+      double least = infinity;
+      for (std::size_t k = 0; k < speed_.size(); ++k)
+        if (speed_[k] > 0) least = std::min(least, speed_[k] / all * least_[k][l]);
+      sum += least;
+    }
+    return sum * (1 - tolerance::sums);
+  }
+  /// A lower bound on the seconds of one microbatch through all layers and back, and so on an iteration.
+  [[nodiscard]] double passage() const { return std::accumulate(fastest_.begin(), fastest_.end(), 0.0) * (1 - tolerance::sums); }
+
+ private:
+  std::vector<std::vector<double>> least_;  // device seconds, by subcluster and layer
+  std::vector<double> fastest_;             // by layer
+  std::vector<double> speed_;               // microbatches of a device second, by subcluster
+};
+
+/// A lower bound, in seconds, on what any set of pipelines takes for these microbatches: their work alone. 0 where costs are not
+/// additive. O(placements * layers).
 [[nodiscard]] inline double work_bound(const interop_problem& problem, const stage_prices& table, int microbatches) {
-  std::vector<double> speed(problem.devices.size());
+  if (!table.additive()) return 0;
+  layer_work work(problem.devices.size(), problem.layers);
   for (std::size_t p = 0; p < problem.placements.size(); ++p) {
     const auto& placed = problem.placements[p];
-    auto& own = at(speed, placed.subcluster);
-    own = std::max(own, 1 / (table.time(static_cast<int>(p), 0, problem.layers) * placed.devices));
+    const int number = static_cast<int>(p);
+    work.add(placed.subcluster, placed.devices, [&](int l) { return table.time(number, l, l + 1); });
   }
-  double all = 0;
-  for (std::size_t k = 0; k < speed.size(); ++k) all += speed[k] * problem.devices[k];
-  if (!(all > 0) || !(all < infinity)) return 0;
-  for (auto& s : speed) s /= all;
-  return microbatches * least_work(problem, table, speed);
+  return microbatches * work.shared_out(problem.devices);
+}
+
+/// The same without tables, and no less than the passage of one microbatch: in seconds, a lower bound on the iteration of every
+/// plan whose schedule leaves backwards whole. 0 where go_on ended it or costs are not additive. O(placements * layers), and what
+/// the book lacks.
+[[nodiscard]] inline double work_bound(price_book& book, int microbatches, function_ref<bool()> go_on = {}) {
+  if (!book.additive()) return 0;
+  const auto& all = book.hardware().subclusters;
+  layer_work work(all.size(), book.layers());
+  std::vector<int> devices;
+  for (std::size_t k = 0; k < all.size(); ++k) {
+    const int number = static_cast<int>(k);
+    devices.push_back(all[k].device_count());
+    for (const auto& mesh : submeshes(all[k], number)) {
+      if (go_on && !go_on()) return 0;
+      for (const int p : book.placements(mesh)) {
+        const auto layers = book.layers_on(p);
+        work.add(number, mesh.device_count(), [&](int l) { return at(layers, l).total_s(); });
+      }
+    }
+  }
+  // The book's sums of gradients are those of one pipeline, and several add up less.
+  const double spared_s = microbatches > 1 ? book.most_spared().seconds : 0;
+  return std::max(0.0, std::max(microbatches * work.shared_out(devices), work.passage()) - spared_s);
 }
 
 }  // namespace hetsched::detail

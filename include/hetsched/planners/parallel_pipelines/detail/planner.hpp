@@ -119,6 +119,7 @@ class parallel_planner {
             .near_tie = options_.near_tie,
             .effort = options_.effort,
             .looks = options_.looks,
+            .hope = 1,
             .prove = false,
             .rows = to_the_end()};
   }
