@@ -23,7 +23,8 @@ inline int choose_target(std::span<const fuzz_target> targets, std::string_view 
   for (const auto& t : targets)
     if (t.name == name) chosen_target = t.run;
   if (!chosen_target) {
-    std::fprintf(stderr, "%.*s: no such target; call the program by the name of one:", static_cast<int>(name.size()), name.data());
+    std::fprintf(stderr, "%.*s: no such target; call the program by the name of one:", static_cast<int>(name.size()),
+                 name.data());
     for (const auto& t : targets) std::fprintf(stderr, " %.*s", static_cast<int>(t.name.size()), t.name.data());
     std::fputc('\n', stderr);
     std::exit(2);
