@@ -162,6 +162,23 @@ inline void require_evaluated(const plan& p, const cluster& hardware) {
   return last_s;
 }
 
+/// Of each pipeline, the least that finish_iteration puts behind the end of any of its stages: whatever the order, one of them ends
+/// no sooner than its makespan's bound.
+[[nodiscard]] inline std::vector<double> least_finish_s(const plan& p) {
+  const auto groups = gradient_groups(p);
+  std::vector<double> least_s;
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto& line = p.pipelines[l];
+    std::vector<double> behind_s;
+    for (const auto& s : line.stages) behind_s.push_back(s.update_s);
+    for (std::size_t g = 0; g < groups.size(); ++g) at(behind_s, groups[g].stages[l]) += p.gradient_sync[g].seconds;
+    for (const auto& sync : line.copy_sync)
+      for (const auto stage : std::set{stage_with(line, sync.owner), stage_with(line, sync.layer)}) at(behind_s, stage) += sync.seconds;
+    least_s.push_back(*std::min_element(behind_s.begin(), behind_s.end()));
+  }
+  return least_s;
+}
+
 /// Money per second for what a plan uses: devices, or whole nodes where these have a price; none if some of it has none.
 [[nodiscard]] inline std::optional<double> price_of_devices(const cluster& hardware, const plan& p) {
   std::vector<int> devices(hardware.subclusters.size());
@@ -250,19 +267,21 @@ struct device_balance {
 [[nodiscard]] inline outcome<evaluation> evaluate_priced(const cluster& hardware, plan p, const evaluate_options& options) {
   evaluation result;
   auto& predicted = p.predicted = {};
+  const auto finish_s = least_finish_s(p);
   double rate = 0;
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     auto& line = p.pipelines[l];
     for (auto& s : line.stages) s.memory_capacity_bytes = subcluster_of(hardware, s.devices.front().mesh).device.memory_bytes;
     auto played = play(line, options);
     if (!played) return played.why_not();
-    predicted.lower_bound_s = std::max(predicted.lower_bound_s, played->lower_bound_s);
+    predicted.lower_bound_s = std::max(predicted.lower_bound_s, played->lower_bound_s + finish_s[l]);
     if (played->period_s > 0) rate += 1 / played->period_s;
     predicted.period_s = played->period_s;
     result.pipelines.push_back(std::move(played->parts));
   }
   if (p.pipelines.size() > 1 && rate > 0) predicted.period_s = 1 / rate;
   predicted.iteration_s = finish_iteration(p, result.pipelines);
+  predicted.lower_bound_s = std::min(predicted.lower_bound_s, predicted.iteration_s);  // rounding
   const auto [balance, peak_flops] = balance_of(hardware, p, options.arithmetic);
   predicted.load_balance = balance;
   if (predicted.iteration_s > 0) predicted.samples_per_s = static_cast<double>(sample_count(p)) / predicted.iteration_s;
