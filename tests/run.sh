@@ -8,7 +8,7 @@
 #   tsan     ThreadSanitizer, tests with threads
 #   fuzz     readers of files, with libFuzzer
 #   sweeps   only if named: every instance of the random tests, optimised, also of those that take minutes; every definition in a
-#            CUDA source; headers of detail/, programs, and programs of the docs alone
+#            CUDA source; headers of detail/, programs, and programs of the docs alone; GPT's ranks on fake GPUs; Conan and CPS, by tools of the Python registry
 #   torch    what is exported, by PyTorch, Megatron-LM's core, torchtitan and DeepSpeed themselves, and component torch; only if named: it downloads some gigabytes from the Python registry
 #   site     only if named: the documentation as a site, without warnings and dead links
 #   tutorial only if named: docs/tutorial.md from an empty folder, with its build and two hosts; needs root
@@ -31,7 +31,7 @@ runs() { [[ $lanes == *" $1 "* ]]; }
 
 needed=(g++ cmake ninja-build python3 librange-v3-dev libeigen3-dev nlohmann-json3-dev libcli11-dev doctest-dev)
 runs fuzz && [[ $lanes == " fuzz " ]] || needed+=(libgloo-dev libmetis-dev)
-runs sweeps && needed+=(coinor-libcbc-dev)
+runs sweeps && needed+=(coinor-libcbc-dev libbenchmark-dev)
 runs release && needed+=(python3-yaml libdlib-dev coinor-libclp-dev coinor-libcbc-dev libonnx-dev libprotobuf-dev iproute2)
 runs package && needed+=(libbenchmark-dev pkg-config)
 { runs release || runs package || runs torch; } && needed+=(libopenmpi-dev openmpi-bin)
@@ -57,7 +57,7 @@ wanted "compilations are not kept for the next time" ccache
 runs release && wanted "the format is not checked" clang-format-14
 { runs debug || runs release; } && wanted "ranks do not meet in a real Redis" redis-server
 runs torch && wanted "the lane torch" python3-venv
-runs package && wanted "Conan's recipe and files of the Common Package Specification are not tried out" python3-venv
+runs sweeps && wanted "Conan's recipe and files of the Common Package Specification are not tried out" python3-venv
 { runs release || runs package; } && wanted "component hip is not compiled" libamdhip64-dev
 sanitizes() { runs debug || runs tsan || runs fuzz; }
 if { sanitizes && ! find_sanitizing_clang >/dev/null; } || { runs package && ! bash tests/find_clang.sh >/dev/null; }; then
@@ -151,7 +151,7 @@ if runs sweeps; then
     -DHETSCHED_TESTS=release -DHETSCHED_CBC=ON "${cuda[@]}" "${hip[@]}" &&
     step "build sweeps" cmake --build build/sweeps -- -k 0
   tests_of sweeps "$start" --test-dir build/sweeps -L unit
-  tests_of "sweeps of the tree" "$SECONDS" --test-dir build/sweeps -R '^packaging\.(alone|headers_in_cuda_source|text_size)$'
+  tests_of "sweeps of the tree" "$SECONDS" --test-dir build/sweeps -R '^packaging\.(alone|conan_create|cps_read|diagnostics|headers_in_cuda_source|text_size)$'
 fi
 gxx=$CXX
 if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi

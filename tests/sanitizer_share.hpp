@@ -31,7 +31,7 @@ inline constexpr int search_share = sanitizer_share > 1 ? 40 : 1;
 #ifdef HETSCHED_TEST_SWEEPS
 inline constexpr int sweep_share = 1;
 #else
-inline constexpr int sweep_share = sanitizer_share > 1 ? 80 : 5;
+inline constexpr int sweep_share = sanitizer_share > 1 ? 80 : 10;
 #endif
 
 /// One in sanitizer_share of a list.

@@ -4,7 +4,8 @@
 # bundle.sh FOLDER [--no-commands]. There: FOLDER/run.sh. Needs here: the CUDA toolkit with cuBLAS and NCCL; for hetsched-train and
 # hetsched-profile, which --no-commands leaves out, CMake, Gloo, Eigen, and what else hetsched's commands need; no GPU.
 # ARCHITECTURES: "80 90", whose programs newer GPUs run, too. OPTIMISATION: of what runs on the host, -O2. COMPILED: a folder with
-# libhetsched_compiled.a, if the programs are to be linked with it rather than compile the library's definitions.
+# libhetsched_compiled.a, if the programs are to be linked with it rather than compile the library's definitions. PROGRAMS: the names
+# of those that are wanted; all.
 set -euo pipefail
 [[ $# == 1 || ($# == 2 && ${2:-} == --no-commands) ]] || { echo "usage: bundle.sh FOLDER [--no-commands]" >&2; exit 2; }
 commands=(hetsched-train hetsched-profile)
@@ -21,7 +22,7 @@ for a in $architectures; do codes+=(-gencode "arch=compute_$a,code=sm_$a") newes
 codes+=(-gencode "arch=compute_$newest,code=compute_$newest")
 build=(nvcc -std=c++20 "${OPTIMISATION:--O2}" -fmad=false "${codes[@]}" -I "$source/include" -I "$source/examples" -Xlinker -s
   -Xcompiler -static-libstdc++,-static-libgcc)
-libraries=()
+libraries=() wanted=()
 if [[ -n ${COMPILED:-} ]]; then build+=(-DHETSCHED_COMPILED) libraries=("$COMPILED/libhetsched_compiled.a"); fi
 programs=(
   "$source/examples/cuda/own_layers.cu -o $folder/bin/own_layers"
@@ -30,7 +31,9 @@ programs=(
   "$source/tests/gpu/checks.cu -o $folder/bin/checks_nccl -DCHECKS_NCCL -lnccl"
   "$source/tests/gpu/nccl.cu -o $folder/bin/nccl -lnccl"
   "$source/tests/gpu/gpt.cu -o $folder/bin/gpt -lcublas -lcublasLt")
-printf '%s\n' "${programs[@]}" | xargs -P "$(nproc)" -I{} bash -c "echo \"\$1\" >&2; ${build[*]@Q} \$1 ${libraries[*]@Q}" _ {}
+for name in ${PROGRAMS:-}; do wanted+=(-e "/bin/$name\( \|$\)"); done
+if [[ -z ${PROGRAMS:-} ]]; then wanted=(-e .); fi
+printf '%s\n' "${programs[@]}" | grep "${wanted[@]}" | xargs -P "$(nproc)" -I{} bash -c "echo \"\$1\" >&2; ${build[*]@Q} \$1 ${libraries[*]@Q}" _ {}
 
 if ((${#commands[@]} > 0)); then
   mkdir -p "$folder.build"

@@ -6,9 +6,12 @@
 # them as that does is own_layers.cu in consume.sh cuda_source, for the host and the device; headers.sh --all has all of them for the host.
 set -euo pipefail
 PATH=$PATH:/usr/local/cuda/bin command -v nvcc >/dev/null || { echo "skipped: no nvcc"; exit 77; }
+# Where no GPU runs them, not the one that cuda_source compiles, nor checks once more without NCCL.
+programs="rules checks_nccl nccl gpt"
+if [[ -e /dev/nvidia0 ]]; then programs=; fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-ARCHITECTURES=90 OPTIMISATION=-O0 COMPILED=$2 bash "$1/bundle.sh" "$work/bundle" --no-commands
+ARCHITECTURES=90 OPTIMISATION=-O0 COMPILED=$2 PROGRAMS=$programs bash "$1/bundle.sh" "$work/bundle" --no-commands
 status=0
 text=$(bash "$work/bundle/run.sh" "$work/results" 2>&1) || status=$?
 echo "$text"
