@@ -110,7 +110,7 @@ struct gradient_sync_plan {
 /// What a plan is expected to do.
 struct prediction {
   double iteration_s = 0;    ///< simulated makespan, gradient reduction and optimizer step included
-  double lower_bound_s = 0;  ///< no order of the schedules' actions on these stages and links is faster, with the least that follows a stage's end
+  double lower_bound_s = 0;  ///< no order of the schedules' actions on these stages and links can be faster
   double samples_per_s = 0;
   double mfu = 0;           ///< model FLOPs per second over the peak of the devices in use
   double load_balance = 0;  ///< HARP Eq. 20, over the devices in use

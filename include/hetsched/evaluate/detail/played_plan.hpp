@@ -162,8 +162,8 @@ inline void require_evaluated(const plan& p, const cluster& hardware) {
   return last_s;
 }
 
-/// Of each pipeline, the least that finish_iteration puts behind the end of any of its stages: whatever the order, one of them ends
-/// no sooner than its makespan's bound.
+/// Of each pipeline, the least that finish_iteration puts behind the end of any of its stages: whatever the order, one of them
+/// ends no sooner than its makespan's bound.
 [[nodiscard]] inline std::vector<double> least_finish_s(const plan& p) {
   const auto groups = gradient_groups(p);
   std::vector<double> least_s;
@@ -173,7 +173,8 @@ inline void require_evaluated(const plan& p, const cluster& hardware) {
     for (const auto& s : line.stages) behind_s.push_back(s.update_s);
     for (std::size_t g = 0; g < groups.size(); ++g) at(behind_s, groups[g].stages[l]) += p.gradient_sync[g].seconds;
     for (const auto& sync : line.copy_sync)
-      for (const auto stage : std::set{stage_with(line, sync.owner), stage_with(line, sync.layer)}) at(behind_s, stage) += sync.seconds;
+      for (const auto stage : std::set{stage_with(line, sync.owner), stage_with(line, sync.layer)})
+        at(behind_s, stage) += sync.seconds;
     least_s.push_back(*std::min_element(behind_s.begin(), behind_s.end()));
   }
   return least_s;
