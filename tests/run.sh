@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs the tests of the named lanes, or every test: usage run.sh [LANE...]
 #   release  the commands and what the docs print; test files of which sanitizers run a share, in full, optimised where that pays
-#   package  compiles the tree as its users do: headers, programs and benchmarks alone, consumers, code in the docs
+#   package  compiles the tree as its users do: all headers, consumers, code in the docs
 #   debug    every test file but those of commands, with contracts, AddressSanitizer and UndefinedBehaviorSanitizer (but for what
 #            the latter asks of each pointer: that doubles the code; null is found all the same, and the lane fuzz has it)
 #   tsan     ThreadSanitizer, tests with threads
 #   fuzz     readers of files, with libFuzzer
 #   sweeps   only if named: every instance of the random tests, optimised, also of those that take minutes; every definition in a
-#            CUDA source; headers of detail/, programs, and programs of the docs alone; GPT's ranks on fake GPUs; Conan and CPS, by tools of the Python registry
+#            CUDA source; each header, program, benchmark and program of the docs alone; GPT's ranks on fake GPUs; Conan and CPS, by tools of the Python registry
 #   torch    what is exported, by PyTorch, Megatron-LM's core, torchtitan and DeepSpeed themselves, and component torch; only if named: it downloads some gigabytes from the Python registry
 #   site     only if named: the documentation as a site, without warnings and dead links
 #   tutorial only if named: docs/tutorial.md from an empty folder, with its build and two hosts; needs root
