@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs the tests of the named lanes, or every test: usage run.sh [LANE...]
-#   release  the commands and what the docs print; test files of which sanitizers run a share, in full, optimised where that pays
+#   release  the commands and what the docs print; of what searches, the test files of which sanitizers run a share, more of them and
+#            optimised
 #   package  compiles the tree as its users do: all headers, consumers, code in the docs
 #   debug    every test file but those of commands, with contracts, AddressSanitizer and UndefinedBehaviorSanitizer (but for what
 #            the latter asks of each pointer: that doubles the code; null is found all the same, and the lane fuzz has it)
@@ -60,13 +61,13 @@ runs torch && wanted "the lane torch" python3-venv
 runs sweeps && wanted "Conan's recipe and files of the Common Package Specification are not tried out" python3-venv
 { runs release || runs package; } && wanted "component hip is not compiled" libamdhip64-dev
 sanitizes() { runs debug || runs tsan || runs fuzz; }
-if { sanitizes && ! find_sanitizing_clang >/dev/null; } || { runs package && ! bash tests/find_clang.sh >/dev/null; }; then
+if { sanitizes && ! find_sanitizing_clang >/dev/null; } || { { runs package || runs sweeps; } && ! bash tests/find_clang.sh >/dev/null; }; then
   # The first that the distribution has.
   for version in 16 18 17 19 20; do
     bash examples/setup.sh "clang-$version" "libclang-rt-$version-dev" >"$log" 2>&1 && break
   done
 fi
-if runs package && ! bash tests/find_clang.sh >/dev/null; then lacking+=("headers are compiled alone with g++, which takes minutes more: no clang from 16 on (Debian: clang-16)"); fi
+if runs sweeps && ! bash tests/find_clang.sh >/dev/null; then lacking+=("headers are compiled alone with g++, which takes minutes more: no clang from 16 on (Debian: clang-16)"); fi
 
 export CXX=${CXX:-g++}
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}

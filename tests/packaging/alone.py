@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles by itself, as far as types go: every public header, and every benchmark; with --all, which takes minutes more, also
-headers' definitions, the headers of detail/, every source of the programs, and every program in the docs, which are built elsewhere.
-Tests build many of them together, where one's #include may serve another. All of them read the declarations alone of what they
-include, as users of the compiled library do; what compiles so compiles with the definitions, too.
+"""Compiles by itself, as far as types go: every public header with its definitions, every source of the programs and benchmarks,
+and every program in the docs. Tests build many of them together, where one's #include may serve another. All of them read the
+declarations alone of what they include, as users of the compiled library do; what compiles so compiles with the definitions, too.
 
 With clang, a file is compiled on top of a precompiled one of the headers that it includes: it sees nothing but what it includes,
 and costs little more than its own lines. What it lacks, g++ would lack too: both read the same standard library. Without clang,
 the compiler reads everything anew for every file.
 
-usage: alone.py [--all] SOURCE COMPILE_COMMANDS COMPILER CLANG_OR_EMPTY ROOM_LEFT_OUT...
+usage: alone.py SOURCE COMPILE_COMMANDS COMPILER CLANG_OR_EMPTY ROOM_LEFT_OUT...
        alone.py --self-test COMPILER CLANG_OR_EMPTY
 """
 import functools
@@ -28,13 +27,11 @@ INCLUDE = re.compile(r"^#include <(hetsched[/.][^>]+)>", re.M)
 
 
 class checker:
-    def __init__(self, include, compiler, clang, folder, left_out=(), everything=True):
+    def __init__(self, include, compiler, clang, folder, left_out=()):
         self.include, self.compiler, self.clang, self.folder = include, compiler, clang, folder
         names = [str(path.relative_to(include)) for path in sorted(include.rglob("*.hpp"))]
         self.headers = {name: (include / name).read_text() for name in names
                         if not any(re.match(rf"hetsched/{room}[/.]", name) for room in left_out)}
-        self.checked = [name for name in self.headers if everything or "/detail/" not in name]
-        self.everything = everything
         self.bases = []
 
     @functools.lru_cache(maxsize=None)
@@ -92,25 +89,24 @@ class checker:
         """Sources are (name, text, options, whether whole). Returns what is wrong, headers first."""
         def written(name):
             definitions = Path(name).with_suffix(".ipp")
-            has = self.everything and (self.include / definitions).is_file()
-            return f"#include <{name}>\n" + (f"#include <{definitions}>\n" if has else "")
+            return f"#include <{name}>\n" + (f"#include <{definitions}>\n" if (self.include / definitions).is_file() else "")
 
-        self.choose_bases([*(self.headers[name] for name in self.checked), *(text for _, text, _, _ in sources)])
+        self.choose_bases([*self.headers.values(), *(text for _, text, _, _ in sources)])
         wrong = list(pool.map(lambda name: self.compiled(name, f"#include <{name}>\n", [], False, None, self.precompiled(name)),
                               self.bases))
         self.bases = [name for name, text in zip(self.bases, wrong) if not text]
         # On a base that the header includes itself: what its definitions include must not serve it.
         wrong += pool.map(lambda name: self.check(name, written(name), below=self.headers[name]),
-                          [name for name in self.checked if name not in self.bases or written(name).count("\n") > 1])
+                          [name for name in self.headers if name not in self.bases or written(name).count("\n") > 1])
         wrong += pool.map(lambda source: self.check(*source), sources)
         return wrong
 
 
-def built(source, commands, folders):
+def built(source, commands):
     """Programs, which are built elsewhere, and benchmarks, which are not, and so are compiled whole."""
     for job in json.loads(commands.read_text()):
         path = Path(job["file"])
-        if any(path.is_relative_to(source / folder) for folder in folders):
+        if any(path.is_relative_to(source / folder) for folder in ("examples", "bench")):
             words = shlex.split(job["command"])
             options = [word for word in words if re.match("-[ID]", word)]
             options += [word for at, word in enumerate(words) if "-isystem" in words[max(at - 1, 0):at + 1]]
@@ -132,7 +128,7 @@ def shown(source):
 def self_test(compiler, clang):
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
         folder = Path(name)
-        (folder / "hetsched/a/detail").mkdir(parents=True)
+        (folder / "hetsched/a").mkdir(parents=True)
         headers = {
             "sound": "#include <vector>\ninline std::vector<int> sound() { return {}; }\n",
             "upon": "#include <hetsched/a/sound.hpp>\ninline int upon() { return static_cast<int>(sound().size()); }\n",
@@ -144,7 +140,6 @@ def self_test(compiler, clang):
             "defined": "int defined();\n#ifndef HETSCHED_COMPILED\n#include <hetsched/a/defined.ipp>\n#endif\n",
             "upon_defined": "#include <hetsched/a/defined.hpp>\ninline std::vector<int> upon_defined() { return {}; }\n",
             "defined_wrong": "int defined_wrong();\n#ifndef HETSCHED_COMPILED\n#include <hetsched/a/defined_wrong.ipp>\n#endif\n",
-            "detail/lacks": "inline std::vector<int> lacks() { return {}; }\n",
         }
         for name, line in (("defined", "#include <vector>\n"), ("defined_wrong", "")):
             (folder / f"hetsched/a/{name}.ipp").write_text(
@@ -154,31 +149,25 @@ def self_test(compiler, clang):
         program = "#include <hetsched/a/upon.hpp>\nint main() { return %s; }\n"
         sources = [("sound.cpp", program % "upon()", [], False), ("lacks.cpp", program % "std::abs(1.5) > 1", [], False),
                    ("whole.cpp", program % "upon()", [], True)]
-        failed = 0
-        lacking = set(headers) - {"sound", "upon", "defined"}
-        for everything in (False, True):
-            expected = {f"hetsched/a/{name}.hpp" for name in lacking if everything or name not in {"detail/lacks", "defined_wrong"}}
-            expected.add("lacks.cpp")
-            wrong = "".join(checker(folder, compiler, clang, folder, (), everything).check_all(sources, pool))
-            named = set(re.findall(r"^([\w/.]+):$", wrong, re.M))
-            print(wrong if named != expected else f"{len(expected)} planted, all found")
-            failed += named != expected
-        return min(failed, 1)
+        expected = {f"hetsched/a/{name}.hpp" for name in set(headers) - {"sound", "upon", "defined"}} | {"lacks.cpp"}
+        wrong = "".join(checker(folder, compiler, clang, folder).check_all(sources, pool))
+        named = set(re.findall(r"^([\w/.]+):$", wrong, re.M))
+        print(wrong if named != expected else f"{len(expected)} planted, all found")
+        return int(named != expected)
 
 
 def main():
     if sys.argv[1] == "--self-test":
         sys.exit(self_test(*sys.argv[2:4]))
-    everything = sys.argv[1] == "--all"
-    source, commands, compiler, clang, *left_out = sys.argv[1 + everything:]
+    source, commands, compiler, clang, *left_out = sys.argv[1:]
     source = Path(source)
     with tempfile.TemporaryDirectory() as folder, \
             ThreadPoolExecutor(int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", os.cpu_count()))) as pool:
-        alone = checker(source / "include", compiler, clang, Path(folder), left_out, everything)
-        sources = [*built(source, Path(commands), ["bench", *["examples"] * everything]), *(shown(source) if everything else [])]
+        alone = checker(source / "include", compiler, clang, Path(folder), left_out)
+        sources = [*built(source, Path(commands)), *shown(source)]
         wrong = alone.check_all(sources, pool)
-    print("".join(wrong) or f"{len(alone.checked)} headers and {len(sources)} sources, no error")
-    sys.exit(1 if any(wrong) or not alone.checked or not sources else 0)
+    print("".join(wrong) or f"{len(alone.headers)} headers and {len(sources)} sources, no error")
+    sys.exit(1 if any(wrong) or not alone.headers or not sources else 0)
 
 
 main()

@@ -80,7 +80,7 @@ HETSCHED_INLINE operator_correction operator_correction::read(std::string_view t
     k.low = number(0.0, ' ');
     k.high = number(0.0, ' ');
     const auto size = number(std::size_t{0}, '\n');
-    if (!(k.low > 0 && k.high >= k.low && k.high < infinity)) fail("the range of balances is none");
+    if (!(k.low > 0 && k.high >= k.low && k.high < infinity)) fail("low and high are no range of balances");
     if (size > text.size()) fail("the text ends early");
     k.forest = random_forest::read(text.substr(0, size));
     if (k.forest.feature_count() !=

@@ -129,7 +129,7 @@ namespace detail {
   std::vector<plan_count> several(most + 1);
   several[0] = 1;
   for (const auto& ways : placed) {
-    // Of stages that take devices here, `fresh` have none yet, and any of `known` others.
+    // `fresh` stages get their first devices here; any of the `known` ones may get more.
     std::vector<plan_count> here(most + 1);
     for (std::size_t n = 0; n < std::min(ways.size(), here.size()); ++n) here[n] = ways[n];
     std::vector<plan_count> next(most + 1);

@@ -365,13 +365,13 @@ class chain_costs {
     warmup_state behind = {};  // of the exact rule, where it comes from behind
     warmup_algebra exact_rule{warmup_rule::exact};
 
-    /// Returns whether the stage holds a layer at all. `next`: the one behind it, if that has its layers.
+    /// Returns false if not even one layer fits. `next`: the stage behind it, null if that has no layers yet.
     [[nodiscard]] bool take(open_stage& s, const open_stage* next, int most) {
       const bool from_behind = of.exact_ && !in_front;
       int good = 0, bad = most + 1, step = 1;
       double longest = 0;
       warmup_state own, best;
-      // Layers are much alike: about so many fit, or a few more or less.
+      // Layers cost much the same, so the number that fits is near this guess.
       const double about = period / at(of.layer_s_, s.placement);
       int guess = about < most ? std::max(1, static_cast<int>(about)) : most;
       while (bad - good > 1) {

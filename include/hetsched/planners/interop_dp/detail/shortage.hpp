@@ -40,7 +40,7 @@ struct shortage_question {
   function_ref<bool()> go_on = {};
 };
 
-/// The layer that fits nowhere, in words; empty if there is none.
+/// Says which layer fits nowhere; empty if each fits somewhere.
 [[nodiscard]] inline std::string too_large_layer(const shortage_question& asked) {
   for (int l = 0; l < asked.problem.layers; ++l) {
     const interop_placement* best = nullptr;
