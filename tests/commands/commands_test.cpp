@@ -75,7 +75,7 @@ TEST_CASE("hetsched-plan writes a plan that hetsched-simulate plays as predicted
   CHECK(json.at("period_s").get<double>() == doctest::Approx(p.period_s));
   const double makespan_s = json.at("makespan_s"), bound_s = json.at("lower_bound_s");
   CHECK(makespan_s <= p.iteration_s * (1 + 1e-12));
-  // A plan's bound counts the step of the optimizer too, on the stage where it takes least.
+  // A plan's bound counts the step of the optimizer too, on the first stage, which ends last.
   CHECK(bound_s < p.lower_bound_s);
   CHECK(p.lower_bound_s - bound_s <= (p.iteration_s - makespan_s) * (1 + 1e-12));
   std::vector<int> counts;  // of all pipelines, one after the other

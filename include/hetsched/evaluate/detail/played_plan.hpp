@@ -162,8 +162,8 @@ inline void require_evaluated(const plan& p, const cluster& hardware) {
   return last_s;
 }
 
-/// Of each pipeline, the least that finish_iteration puts behind the end of any of its stages: whatever the order, one of them
-/// ends no sooner than its makespan's bound.
+/// Of each pipeline, the least that finish_iteration puts behind the end of the stage that ends last, whatever the order: the first
+/// one where backwards are whole, as each microbatch ends there, else any. That one ends no sooner than the makespan's bound.
 [[nodiscard]] inline std::vector<double> least_finish_s(const plan& p) {
   const auto groups = gradient_groups(p);
   std::vector<double> least_s;
@@ -175,7 +175,7 @@ inline void require_evaluated(const plan& p, const cluster& hardware) {
     for (const auto& sync : line.copy_sync)
       for (const auto stage : std::set{stage_with(line, sync.owner), stage_with(line, sync.layer)})
         at(behind_s, stage) += sync.seconds;
-    least_s.push_back(*std::min_element(behind_s.begin(), behind_s.end()));
+    least_s.push_back(has_warmups(line.schedule) ? behind_s.front() : *std::min_element(behind_s.begin(), behind_s.end()));
   }
   return least_s;
 }
