@@ -203,7 +203,7 @@ def run_manifest(text, documents):
             mount = container["volumeMounts"][0]["mountPath"]
             meeting = f"{service['metadata']['name']}:{port}"
             command = [word.replace(meeting, f"127.0.0.1:{here}").replace(mount, str(place.shared)) for word in container["command"]]
-            for _ in range(100):
+            for _ in range(1000):
                 with socket.socket() as one:
                     if one.connect_ex(("127.0.0.1", here)) == 0:
                         break

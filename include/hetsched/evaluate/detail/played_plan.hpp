@@ -55,7 +55,8 @@ namespace detail {
 
 struct played_pipeline {
   pipeline_evaluation parts;
-  double lower_bound_s = 0;
+  double lower_bound_s = 0;  ///< of its makespan
+  bool ends_first = false;   ///< its first stage ends last under any order: whole backwards end there
   double period_s = 0;
 };
 
@@ -76,6 +77,7 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
     result.parts.stages.push_back({.in_flight = static_cast<double>(counts[i]), .end_s = ends[i]});
     settle(line.stages[i], counts[i], line.stages[i].cost, result.parts.stages[i]);
   }
+  result.ends_first = true;
   result.period_s = period(bare, counts);
   result.lower_bound_s = std::min(makespan_lower_bound(bare, line.microbatches), *std::max_element(ends.begin(), ends.end()));
   return result;
@@ -102,6 +104,8 @@ inline void settle(stage_plan& s, int warmup, const stage_cost& held, stage_eval
   const auto id = id_of(line.schedule);
   const auto* known = find_builder(id);
   result.period_s = known && known->period_s ? known->period_s(bare) : played.period_s;
+  result.ends_first =
+      order.directions == 1 && order.rank(0, 0) == 0 && !is_forward_only(order) && !lists(order, action_kind::backward_weight);
   // Equal bounds differ by rounding.
   result.lower_bound_s = std::min(std::max(found->lower_bound_s, makespan_lower_bound(bare, work, order)), played.makespan_s);
   if (id == schedule_id::searched && !line.schedule.actions) line.schedule.actions = std::move(order);
@@ -162,22 +166,20 @@ inline void require_evaluated(const plan& p, const cluster& hardware) {
   return last_s;
 }
 
-/// Of each pipeline, the least that finish_iteration puts behind the end of the stage that ends last, whatever the order: the first
-/// one where backwards are whole, as each microbatch ends there, else any. That one ends no sooner than the makespan's bound.
-[[nodiscard]] inline std::vector<double> least_finish_s(const plan& p) {
+/// Of each stage of each pipeline, what finish_iteration puts behind its end at the least, whatever the order.
+[[nodiscard]] inline std::vector<std::vector<double>> finish_of_stages(const plan& p) {
   const auto groups = gradient_groups(p);
-  std::vector<double> least_s;
+  std::vector<std::vector<double>> finish_s;
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     const auto& line = p.pipelines[l];
-    std::vector<double> behind_s;
+    auto& behind_s = finish_s.emplace_back();
     for (const auto& s : line.stages) behind_s.push_back(s.update_s);
     for (std::size_t g = 0; g < groups.size(); ++g) at(behind_s, groups[g].stages[l]) += p.gradient_sync[g].seconds;
     for (const auto& sync : line.copy_sync)
       for (const auto stage : std::set{stage_with(line, sync.owner), stage_with(line, sync.layer)})
         at(behind_s, stage) += sync.seconds;
-    least_s.push_back(has_warmups(line.schedule) ? behind_s.front() : *std::min_element(behind_s.begin(), behind_s.end()));
   }
-  return least_s;
+  return finish_s;
 }
 
 /// Money per second for what a plan uses: devices, or whole nodes where these have a price; none if some of it has none.
@@ -268,14 +270,16 @@ struct device_balance {
 [[nodiscard]] inline outcome<evaluation> evaluate_priced(const cluster& hardware, plan p, const evaluate_options& options) {
   evaluation result;
   auto& predicted = p.predicted = {};
-  const auto finish_s = least_finish_s(p);
+  const auto finish_s = finish_of_stages(p);
   double rate = 0;
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     auto& line = p.pipelines[l];
     for (auto& s : line.stages) s.memory_capacity_bytes = subcluster_of(hardware, s.devices.front().mesh).device.memory_bytes;
     auto played = play(line, options);
     if (!played) return played.why_not();
-    predicted.lower_bound_s = std::max(predicted.lower_bound_s, played->lower_bound_s + finish_s[l]);
+    const auto& behind_s = finish_s[l];
+    const double least_s = played->ends_first ? behind_s.front() : *std::min_element(behind_s.begin(), behind_s.end());
+    predicted.lower_bound_s = std::max(predicted.lower_bound_s, played->lower_bound_s + least_s);
     if (played->period_s > 0) rate += 1 / played->period_s;
     predicted.period_s = played->period_s;
     result.pipelines.push_back(std::move(played->parts));
