@@ -144,6 +144,39 @@ TEST_CASE("hetsched-plan --for: pipelines that are copies of one, where links ar
   CHECK(grouped.find(", with sends " + seconds + ", no plan below ") != std::string::npos);
 }
 
+TEST_CASE("hetsched-plan --for: where a target runs one pipeline, no planner that is named has a better one on a few devices") {
+  const place w;
+  const auto part = [](const std::string& name, const std::string& device, int nodes, int between) {
+    return R"({"name": ")" + name + R"(", "device": ")" + device + R"(", "nodes": )" + std::to_string(nodes) +
+           R"(, "devices_per_node": 1, "intra_node": {"gbit_per_s": 256, "latency_us": 5},
+           "inter_node": {"gbit_per_s": )" +
+           std::to_string(between) + R"(, "latency_us": 30}})";
+  };
+  const auto link = [](const std::string& a, const std::string& b, int rate) {
+    return R"({"between": [")" + a + R"(", ")" + b + R"("], "latency_us": 50, "gbit_per_s": )" + std::to_string(rate) + "}";
+  };
+  w.put("c.json", R"({"format": "hetsched/cluster", "version": 1, "subclusters": [)" + part("v", "V100-SXM2-16GB", 2, 1) + ", " +
+                      part("r", "RTX3090", 2, 100) + ", " + part("a", "A100-SXM4-40GB", 2, 10) + ", " +
+                      part("s", "RTX4060", 1, 100) + R"(], "links": [)" + link("r", "v", 1) + ", " + link("a", "v", 25) + ", " +
+                      link("a", "r", 5) + ", " + link("s", "v", 1) + ", " + link("s", "r", 5) + ", " + link("s", "a", 100) +
+                      "]}");
+  w.put("m.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 4, "hidden": 2048, "heads": 16,
+    "vocab": 50257, "sequence": 1024, "dtype": "fp16"}})");
+  const auto iteration_of = [&](const std::string& options) {
+    const auto found =
+        w.run("hetsched-plan --cluster c.json --model m.json --global-batch 16 --for torch --out p.json" + options);
+    CAPTURE(found.errors);
+    REQUIRE(found.status == 0);
+    const auto p = hetsched::read_plan(w.path("p.json")).plan;
+    CHECK(p.evidence->objective_bound <= p.evidence->objective_value);
+    CHECK(p.evidence->objective_value == p.predicted.iteration_s);
+    return p.predicted.iteration_s;
+  };
+  const double own_s = iteration_of("");
+  CHECK(own_s <= iteration_of(" --planner placement") * (1 + 1e-9));
+  CHECK(own_s <= iteration_of(" --planner hetauto_exact") * (1 + 1e-9));
+}
+
 TEST_CASE("hetsched-plan --for: devices that no target takes together are not in one plan, which exports") {
   const place w;
   // V100 have no bf16, and the two A100 are not joined by NCCL. Their stages would share hosts in any order.

@@ -703,6 +703,7 @@ TEST_CASE("planners that share a book make the plans that they make alone, and a
 }
 
 TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks, and bounds stay bounds") {
+  if (sanitizer_share > 1) return;  // minutes there, of searches that other cases run
   auto hardware = two_kinds();
   hardware.links[0].link.bandwidth /= 4;
   const auto model = gpt({.layers = 6, .hidden = 1024, .heads = 16, .vocab = 32000, .sequence = 512});
@@ -729,7 +730,6 @@ TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks,
   REQUIRE(found->evidence);
   CHECK(found->evidence->objective_bound <= chosen_s);
   CHECK(found->evidence->objective_value == found->predicted.iteration_s);
-  if (sanitizer_share > 1) return;  // what follows takes minutes under a sanitizer
   // The same by costs, as the setting's stack sends; and no plan is looked at that there is no time for.
   request.sends = {};
   request.setting = found->setting;

@@ -322,6 +322,7 @@ class plan_finder {
   }
 
   using search_of = std::function<outcome<plan>(price_book&, const planning_problem&)>;
+  using maker = decltype(planner_entry::make);
 
   /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far; between
   /// them that plan is improved by small changes, which none of them makes of another's.
@@ -669,14 +670,15 @@ class plan_finder {
     }
     const auto how = judging();
     const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
-      return planned(hardware, costs, own, choice, how, soon);
+      return planned(hardware, costs, own, choice, how, soon, planner_.make);
     };
     auto found = request_.target ? within_target(hardware_, costs_, *request_.target, problem, make,
                                                  {.setting = request_.setting, .judging = how, .proves = !is_baseline(planner_)})
                                  : make(hardware_, costs_, problem);
-    if (const auto& t = request_.target; t && !t->several_pipelines && t->equal_pipelines && !request_.mixed_stages &&
-                                         planner_.name == first_of(planners(), takes_one_pipeline(request_)).name)
-      found = with_equal_pipelines(std::move(found), problem, how);
+    if (takes_one_pipeline(request_) && !request_.mixed_stages && planner_.name == first_of(planners(), true).name) {
+      if (!soon) found = with_other_planners(std::move(found), problem, how);
+      if (request_.target->equal_pipelines) found = with_equal_pipelines(std::move(found), problem, how);
+    }
     if (found) {
       found->setting = request_.setting;
       best_before_ = std::min(best_before_, objective_of(*found));
@@ -689,6 +691,37 @@ class plan_finder {
       refusals_[size] = found.why_not();
     }
     if (asked.first_plan && !soon) whole_.emplace(size, found);
+    return found;
+  }
+
+  // The best of a plan of one pipeline, of single devices and of equal parts, where there are few devices to search.
+  [[nodiscard]] outcome<plan> with_other_planners(outcome<plan> found, planning_problem problem, const evaluate_options& how) {
+    constexpr int quickly_placed = 16;
+    if (problem.objective != plan_objective::iteration || hardware_.device_count() > quickly_placed) return found;
+    if (found && found->evidence && found->evidence->complete) return found;
+    constexpr maker singles = [](const auto& hardware, const auto& costs, const auto& own, const auto&) -> outcome<plan> {
+      if (!costs.additive()) return refusal{refusal::kind::not_applicable, "costs are no sums of layers"};
+      return place_stages(hardware, costs, own, {.prove = false});
+    };
+    constexpr maker alike = [](const auto& hardware, const auto& costs, const auto& own, const auto& choice) {
+      return hetauto_exact(hardware, costs, own, {.warmup = choice.warmup, .epsilon = choice.epsilon, .prove = false});
+    };
+    problem.progress = [&](const search_progress&) { return go_on(); };
+    for (const auto other_planner : {singles, alike}) {
+      if (!go_on()) break;
+      if (found) problem.beat = std::min(problem.beat, objective_of(*found));
+      const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
+        return planned(hardware, costs, own, choice_, how, false, other_planner);
+      };
+      auto other = within_target(hardware_, costs_, *request_.target, problem, make,
+                                 {.setting = request_.setting, .judging = how, .proves = false});
+      if (!other || (found && !(objective_of(*other) < objective_of(*found)))) continue;
+      if (found && found->evidence) {  // of a space that has the other's
+        other->evidence = found->evidence;
+        tell_of_better(*other);
+      }
+      found = std::move(other);
+    }
     return found;
   }
 
@@ -726,18 +759,18 @@ class plan_finder {
     return other;
   }
 
-  // By the planner, under the schedule that is asked for.
+  // By a planner, under the schedule that is asked for.
   [[nodiscard]] outcome<plan> planned(const cluster& hardware, const costs_by_size& costs, const planning_problem& problem,
-                                      planner_choice choice, const evaluate_options& how, bool soon) {
+                                      planner_choice choice, const evaluate_options& how, bool soon, maker make) {
     const int size = problem.microbatch_size;
-    auto found = planner_.make(hardware, costs(size), problem, choice);
+    auto found = make(hardware, costs(size), problem, choice);
     if (found && soon) first_look_[size] = found->pipelines;
     if (request_.mixed_stages) {
       choice.known.clear();
       choice.similar.clear();  // both are of the cluster as it is, not as planners see it
       found = with_mixed_stages(hardware, costs, problem, how, std::move(found),
                                 [&](const cluster& seen, const any_cost_model& mixed, const planning_problem& asked_again) {
-                                  return planner_.make(seen, mixed, asked_again, choice);
+                                  return make(seen, mixed, asked_again, choice);
                                 });
     }
     if (found && schedule_ && !runs_already(*found)) {
@@ -748,7 +781,7 @@ class plan_finder {
         choice.known.clear();
         choice.similar.clear();
         const auto all_held = any_cost_model::owner_of(costs_of_all_held{costs(size), problem.microbatches});
-        auto other = planner_.make(hardware, all_held, problem, choice);
+        auto other = make(hardware, all_held, problem, choice);
         if (other) other = under_schedule(hardware, costs, *std::move(other), how);
         if (other) {
           other->evidence = evidence;
@@ -815,9 +848,14 @@ class plan_finder {
 
   // Bounds speak of schedules that leave forwards and backwards of a stage whole.
   void tell_of_schedule(plan& p) const {
+    if (!leaves_backwards_whole(*schedule_)) p.evidence->objective_bound = 0;
+    tell_of_better(p);
+  }
+
+  // What a search has proven, of a plan that it has not found.
+  static void tell_of_better(plan& p) {
     auto& told = *p.evidence;
     told.objective_value = objective_of(p);
-    if (!leaves_backwards_whole(*schedule_)) told.objective_bound = 0;
     told.objective_bound = std::min(told.objective_bound, told.objective_value);
     told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
   }
