@@ -482,6 +482,16 @@ TEST_CASE("plans of the frontier: none is both slower and dearer than another") 
     CHECK(plans[i].predicted.iteration_s > plans[i - 1].predicted.iteration_s);
     CHECK(*plans[i].predicted.cost_per_sample < *plans[i - 1].predicted.cost_per_sample);
   }
+  // What is proven beside a plan of one microbatch size holds for those of all.
+  request = {.global_batch = 4};
+  const auto of_all = find_frontier(hardware, costs, request, planners().front(), *find_plan(hardware, costs, request));
+  for (const auto& p : of_all)
+    if (p.objective == plan_objective::cost) {
+      REQUIRE(p.evidence);
+      CHECK(p.evidence->objective_bound > 0);
+      CHECK(p.evidence->objective_bound <= *of_all.back().predicted.cost_per_sample);
+      CHECK(p.evidence->objective_bound == of_all.back().evidence->objective_bound);
+    }
 }
 
 TEST_CASE("find_plan of a transformer is that of its costs, and remembers them") {

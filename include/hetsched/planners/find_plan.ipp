@@ -1338,9 +1338,13 @@ HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const c
   if (!planner.frontier) throw input_error("planner " + std::string(planner.name) + " knows no money: it has no frontier");
   if (request.target) throw input_error("a frontier of time and money is of all plans, and knows no target");
   std::vector<plan> all{known};
+  double bound = infinity;  // below which no plan of any size costs
   for (const int size :
        request.microbatch_size > 0 ? std::vector{request.microbatch_size} : microbatch_sizes(request.global_batch)) {
-    if (request.go_on && !request.go_on()) break;
+    if (request.go_on && !request.go_on()) {
+      bound = 0;
+      break;
+    }
     if (request.lacks && !request.lacks(size).empty()) continue;
     auto problem = problem_of(request, size);
     problem.objective = plan_objective::cost;
@@ -1348,12 +1352,22 @@ HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const c
       if (request.progress) request.progress({.search = state, .microbatch_size = size});
       return !request.go_on || request.go_on();
     };
-    if (auto found = planner.frontier(hardware, costs(size), problem, request.how))
-      for (auto& p : *found) {
-        p.setting = request.setting;
-        all.push_back(std::move(p));
-      }
+    auto found = planner.frontier(hardware, costs(size), problem, request.how);
+    if (!found) {
+      // That none is in time, a search does not prove.
+      if (found.why_not().why != refusal::kind::infeasible || request.deadline_s < infinity) bound = 0;
+      continue;
+    }
+    for (auto& p : *found) {
+      p.setting = request.setting;
+      bound = std::min(bound, p.evidence ? p.evidence->objective_bound : 0);
+      all.push_back(std::move(p));
+    }
   }
+  if (known.evidence && known.objective == plan_objective::cost) bound = std::max(bound, known.evidence->objective_bound);
+  for (auto& p : all)
+    if (p.evidence && p.objective == plan_objective::cost && all.size() > 1)
+      p.evidence->objective_bound = std::min(bound, objective_of(p));
   const auto sends = detail::trainer_sends(request);
   if (sends == send_mode::asynchronous) return cheaper_when_slower(std::move(all));
   const auto with_sends = [&](std::vector<plan> plans) {

@@ -265,7 +265,7 @@ TEST_CASE("additive fast path equals the general path; naming the classes of pri
   random_source random(1041);
   constexpr int layers = sanitizer_share > 1 ? 16 : 40;
   int feasible = 0, told = 0;
-  for (int n = 0; n < std::max(200 / sweep_share, 4); ++n) {
+  for (int n = 0; n < std::max(200 / sweep_share, 20); ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = layers, .subclusters = 3, .devices = 6, .prices_by_degrees = n % 2 == 0});
     given.options.warmup = n % 4 == 3    ? warmup_rule::exact
