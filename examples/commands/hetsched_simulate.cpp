@@ -22,6 +22,7 @@
 #include <hetsched/schedule/text.hpp>
 
 #include "command.hpp"
+#include "count_text.hpp"
 #include "names.hpp"
 
 namespace {
@@ -241,11 +242,6 @@ outcome<choice> choose(const arguments& given, const subject& what, const std::s
   return built;
 }
 
-/// "1 stage", "2 stages".
-std::string count_text(int count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 template <class T>
 std::string joined(const std::vector<T>& values) {
   std::string text;
@@ -386,8 +382,8 @@ std::string page_text(const arguments& given, const std::vector<played_pipeline>
   report page;
   page.title = all.size() == 1 ? "Simulated pipeline" : "Simulated pipelines";
   for (const auto& p : all)
-    page.summary += (page.summary.empty() ? "" : "; ") + count_text(p.order.ranks, "stage") + ", " +
-                    std::to_string(p.what.microbatches) + " microbatches, schedule " + p.name;
+    page.summary += (page.summary.empty() ? "" : "; ") + command::count_text(p.order.ranks, "stage") + ", " +
+                    command::count_text(p.what.microbatches, "microbatch") + ", schedule " + p.name;
   page.summary += ", from " + (given.plan.empty() ? given.pipeline : given.plan) + ".";
   page.figures = {{"makespan", format_seconds(whole.makespan_s), "from first start to last end"},
                   {"lower bound", format_seconds(whole.bound_s), gap_text(whole.makespan_s, whole.bound_s)},
@@ -472,8 +468,8 @@ std::string text_of(const arguments& given, const played_pipeline& p) {
     rows.push_back({"memory", memory_text(p.played, true)});
   else if (!one_stage_per_rank(p.order))
     rows.push_back({"held", memory_text(p.played, false) + " microbatches of a whole rank"});
-  std::string text = format_table({"schedule", p.name + ", " + count_text(p.order.ranks, "stage") + ", " +
-                                                   std::to_string(p.what.microbatches) + " microbatches"},
+  std::string text = format_table({"schedule", p.name + ", " + command::count_text(p.order.ranks, "stage") + ", " +
+                                                   command::count_text(p.what.microbatches, "microbatch")},
                                   rows);
   if (given.explain)
     for (const auto& table : explanations(given, p)) text += '\n' + table_text(table);
@@ -511,7 +507,7 @@ double mean_of(const std::vector<double>& values) {
 
 std::vector<std::vector<std::string>> jitter_rows(const arguments& given, const std::vector<double>& noisy_s) {
   std::vector<std::vector<std::string>> rows{
-      {"jitter", format_percent(*given.jitter) + " on every rank and link, " + count_text(given.samples, "sample")},
+      {"jitter", format_percent(*given.jitter) + " on every rank and link, " + command::count_text(given.samples, "sample")},
       {"mean", format_seconds(mean_of(noisy_s))}};
   for (const double share : told_shares)
     rows.push_back({detail::print("%.0f %%", share * 100) + " within", format_seconds(quantile(noisy_s, share))});

@@ -26,6 +26,7 @@
 #include <hetsched/schedule/simulate/simulate.hpp>
 
 #include "../costs.hpp"
+#include "../count_text.hpp"
 #include "../names.hpp"
 
 namespace command {
@@ -73,7 +74,7 @@ struct device_use_text {
 [[nodiscard]] inline std::string batch_text(const hetsched::plan& p) {
   std::string text;
   for (const auto& line : p.pipelines)
-    text += (text.empty() ? "" : " + ") + std::to_string(line.microbatches) + " microbatches of " +
+    text += (text.empty() ? "" : " + ") + command::count_text(line.microbatches, "microbatch") + " of " +
             std::to_string(line.microbatch_size);
   return text;
 }
@@ -180,7 +181,7 @@ struct device_use_text {
                       format_bytes(s.memory_bytes) + " / " + format_bytes(s.memory_capacity_bytes)});
     }
     if (p.pipelines.size() > 1)
-      text += "pipeline " + std::to_string(l) + ": " + std::to_string(line.microbatches) + " microbatches of " +
+      text += "pipeline " + std::to_string(l) + ": " + command::count_text(line.microbatches, "microbatch") + " of " +
               std::to_string(line.microbatch_size) + "\n";
     text += format_table(
                 {">stage", ">layers", "devices", "degrees", ">warm-up", ">forward", ">backward", ">transfer", ">memory / device"},

@@ -22,6 +22,7 @@
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/find_plan.hpp>
 
+#include "../count_text.hpp"
 #include "../names.hpp"
 #include "pages.hpp"
 #include "search.hpp"
@@ -145,8 +146,8 @@ inline void share_plans(const hetsched::cluster& hardware, const std::vector<std
     const double change = compared(*found, held_up_s) / compared(best, best_held_up_s) - 1;
     row.insert(row.end(),
                {objective_text(*found, compared(*found, held_up_s)), (change < 0 ? "" : "+") + hetsched::format_percent(change),
-                std::to_string(found->pipelines.size()) + (found->pipelines.size() > 1 ? " pipelines" : " pipeline") + " of " +
-                    std::to_string(hetsched::microbatch_count(*found)) + " microbatches"});
+                command::count_text(static_cast<std::int64_t>(found->pipelines.size()), "pipeline") + " of " +
+                    command::count_text(hetsched::microbatch_count(*found), "microbatch")});
     stages += "\nwithout " + text + ":\n" + stages_text(hardware, *found);
   }
   return hetsched::format_table({"without", ">objective", ">change", "plan"}, rows) + stages;

@@ -23,6 +23,7 @@
 
 #include "../command.hpp"
 #include "../costs.hpp"
+#include "../count_text.hpp"
 
 namespace predict {
 
@@ -255,7 +256,7 @@ inline std::string pages(const judged_plan& judged, const std::string& costs_tex
     const auto& line = p.pipelines[l];
     if (p.pipelines.size() > 1) text += "pipeline " + std::to_string(l) + ":\n";
     text += stage_table(judged, l, names) + '\n' + memory_table(judged, l, measured) + '\n' + "schedule " + line.schedule.name +
-            ", " + std::to_string(line.microbatches) + " microbatches of " + std::to_string(line.microbatch_size) + "; " +
+            ", " + command::count_text(line.microbatches, "microbatch") + " of " + std::to_string(line.microbatch_size) + "; " +
             costs_text + (p.pipelines.size() > 1 ? "\n\n" : "\n");
   }
   text += like_cases + "\n\n";
