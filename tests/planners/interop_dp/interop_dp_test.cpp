@@ -288,7 +288,7 @@ TEST_CASE("additive fast path equals the general path; naming the classes of pri
     check_plan(given.hardware, opaque_costs{given.costs}, given.problem, given.options, *general);
   }
   CHECK(feasible >= 100 / sweep_share);
-  CHECK(told * 10 >= feasible);
+  CHECK(told * (sanitizer_share > 1 ? 20 : 10) >= feasible);
 }
 
 TEST_CASE("a fixed order of subclusters equals the brute force in that order") {
