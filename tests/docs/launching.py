@@ -102,7 +102,9 @@ if Path(sys.argv[0]).name != "launching.py":
 source, commands = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
 train = str(commands / "hetsched-train")
 environment = {k: v for k, v in os.environ.items() if not TOLD.match(k)}
+# A line of eight slots is no oversubscription to Open MPI, whose ranks would spin on the few cores that there are.
 environment.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                    "OMPI_MCA_mpi_yield_when_idle": "1",
                     "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"})
 asked = subprocess.run([train, "--transport", "mpi", "--plan", "none.json"], env=environment, capture_output=True, text=True)
 has_mpi = "built without MPI" not in asked.stderr and shutil.which("mpirun")
