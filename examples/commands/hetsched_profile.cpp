@@ -15,6 +15,7 @@
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 
+#include <train/boundaries.hpp>
 #include <train/cuda.hpp>
 #include <train/device.hpp>
 #include <train/measure.hpp>
@@ -32,7 +33,7 @@ struct arguments {
   train::model_arguments model;
   train::place_arguments place;
   train::measure_arguments how;
-  std::string text, profile, cluster, model_out, operators, operators_out, device = "cpu", products = "bf16";
+  std::string text, profile, cluster, model_out, operators, operators_out, device = "cpu", products = "bf16", boundaries = "fp32";
   bool strict = false, json = false;
 };
 
@@ -179,6 +180,8 @@ int profile_command(arguments given, const CLI::App& app) {
     list->erase(std::unique(list->begin(), list->end()), list->end());
   }
   train::require_device(given.device);
+  const bool half_boundaries = given.boundaries == "bf16";
+  if (half_boundaries && given.device == "cpu") throw input_error("--boundaries bf16 needs --device cuda");
   command::outputs files;
   for (const auto& path : {given.profile, given.cluster, given.model_out}) files.expect(path);
   for (const auto& path : {given.model.file, given.text}) files.reads(path);
@@ -192,7 +195,9 @@ int profile_command(arguments given, const CLI::App& app) {
                      .before = [&](const std::string& what) { progress.show(0, "measures " + what); },
                      .found = {},
                      .device = given.device,
-                     .products = given.products};
+                     .products = given.products,
+                     .half_boundaries = half_boundaries};
+  if (half_boundaries) train::require_half_boundaries(m.config);
   train::tell_alone(m.given, m.place);
   for (const int degree : given.how.tensors) gpt::validate(m.config, degree);
 #ifdef HETSCHED_WITH_CUDA
@@ -245,6 +250,9 @@ int main(int argc, char** argv) {
   app.add_option("--device", given.device, "cpu, cuda (a rank for each GPU, or --ranks) or GPUs as cuda:0,cuda:2")
       ->capture_default_str();
   app.add_option("--products", given.products, "on GPUs: numbers of matrix products")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
+  app.add_option("--boundaries", given.boundaries, "on GPUs: numbers of activations and their gradients between layers")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
   app.add_option("--out-profile", given.profile, "profile.json to write");
