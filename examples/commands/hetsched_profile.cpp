@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,7 +34,8 @@ struct arguments {
   train::model_arguments model;
   train::place_arguments place;
   train::measure_arguments how;
-  std::string text, profile, cluster, model_out, operators, operators_out, device = "cpu", products = "bf16", boundaries = "fp32";
+  std::string text, profile, cluster, model_out, operators, operators_out, device = "cpu", products = "bf16";
+  std::optional<std::string> boundaries;
   bool strict = false, json = false;
 };
 
@@ -180,8 +182,6 @@ int profile_command(arguments given, const CLI::App& app) {
     list->erase(std::unique(list->begin(), list->end()), list->end());
   }
   train::require_device(given.device);
-  const bool half_boundaries = given.boundaries == "bf16";
-  if (half_boundaries && given.device == "cpu") throw input_error("--boundaries bf16 needs --device cuda");
   command::outputs files;
   for (const auto& path : {given.profile, given.cluster, given.model_out}) files.expect(path);
   for (const auto& path : {given.model.file, given.text}) files.reads(path);
@@ -196,8 +196,8 @@ int profile_command(arguments given, const CLI::App& app) {
                      .found = {},
                      .device = given.device,
                      .products = given.products,
-                     .half_boundaries = half_boundaries};
-  if (half_boundaries) train::require_half_boundaries(m.config);
+                     .half_boundaries = given.boundaries == "bf16"};
+  train::require_boundaries(given.boundaries, given.device, given.model, m.config);
   train::tell_alone(m.given, m.place);
   for (const int degree : given.how.tensors) gpt::validate(m.config, degree);
 #ifdef HETSCHED_WITH_CUDA
@@ -252,9 +252,9 @@ int main(int argc, char** argv) {
   app.add_option("--products", given.products, "on GPUs: numbers of matrix products")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
-  app.add_option("--boundaries", given.boundaries, "on GPUs: numbers of activations and their gradients between layers")
-      ->check(CLI::IsMember({"bf16", "fp32"}))
-      ->capture_default_str();
+  app.add_option("--boundaries", given.boundaries,
+                 "on GPUs: numbers of activations and their gradients between layers, bf16 or fp32 (fp32)")
+      ->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_option("--out-profile", given.profile, "profile.json to write");
   app.add_option("--out-cluster", given.cluster, "cluster.json to write");
   app.add_option("--out-model", given.model_out, "model.json to write");

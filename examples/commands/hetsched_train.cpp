@@ -216,7 +216,6 @@ int train_as_told(const train::arguments& given, bool& meets) {
   if (given.device != "cpu" && given.place.transport == "mpi")
     throw input_error("--device " + given.device + ": GPUs of processes need --transport gloo, found mpi");
   if (given.graphs && given.device == "cpu") throw input_error("--graphs needs --device cuda");
-  if (given.boundaries == "bf16" && given.device == "cpu") throw input_error("--boundaries bf16 needs --device cuda");
   if (given.checkpoint.folder.empty() && given.checkpoint.resume) throw input_error("--resume needs --checkpoint");
   const auto names = schedule_names();
   if (!given.schedule.empty() && given.schedule != auto_schedule_name &&
@@ -235,7 +234,7 @@ int train_as_told(const train::arguments& given, bool& meets) {
                .place = {},
                .plan = {},
                .told = {}};
-  if (given.boundaries == "bf16") train::require_half_boundaries(j.config);
+  train::require_boundaries(given.boundaries, given.device, given.model, j.config);
   const auto check_length = [&](const char* option, const std::string& text) {
     if (text.size() <= static_cast<std::size_t>(j.config.sequence))
       throw input_error(std::string(option) + ": " + std::to_string(text.size()) + " bytes are too few for samples of " +

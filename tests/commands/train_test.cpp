@@ -237,7 +237,6 @@ TEST_CASE("layers move to where a plan for the measured times has them, on threa
   CHECK(bad.status == 2);
   CHECK(contains(bad.errors, "--replan-layers needs --replan-every"));
   CHECK(contains(w.run(many + "--sums-in-order").errors, "--sums-in-order needs --nccl: else gradients are added in order"));
-  CHECK(contains(w.run(many + "--boundaries bf16").errors, "--boundaries bf16 needs --device cuda"));
   CHECK(contains(w.run(many + "--cuda-ipc").errors, "--cuda-ipc is for processes: it needs --transport gloo"));
   if (without_gloo(w)) return;
   for (const auto* file : {"moved.csv", "moved.json"}) fs::remove(w.path(file));

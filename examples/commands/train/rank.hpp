@@ -66,7 +66,7 @@ struct host_rank {
   using optimizer = gpt::chosen_optimizer;
   using backend = hetsched::host_backend;
   using stager = hetsched::no_stager;
-  static constexpr bool can_halve_boundaries = false;  ///< hand on bf16 numbers
+  static constexpr bool can_halve_boundaries = false;  ///< whether it can hand on bf16 numbers
 
   [[nodiscard]] static backend make_backend() { return {}; }
   [[nodiscard]] static stager make_stager() { return {}; }
@@ -145,25 +145,24 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   agree_on(comm, shared_options(given), deadline_s);
   std::vector<char> on_gpu;
   std::vector<double> host;
-  bool all_can_halve = true;
+  int can_halve = 0;
   for (const auto& told :
        gather(comm, {here.on_gpu() ? 1.0 : 0.0, given.cuda_ipc ? host_number() : 0.0, Rank::can_halve_boundaries ? 1.0 : 0.0},
               deadline_s, "comparing devices")) {
     on_gpu.push_back(told[0] != 0);
     host.push_back(told[1]);
-    all_can_halve = all_can_halve && told[2] != 0;
+    can_halve += told[2] != 0 ? 1 : 0;
   }
   const auto some = std::count(on_gpu.begin(), on_gpu.end(), char{1});
   const bool all_on_gpus = some == std::ssize(on_gpu);
   if (!j.plan && some > 0 && !all_on_gpus)
     throw known_to_all("--device: ranks on GPUs and on the host are no equal ranks to plan for: give a --plan");
-  const bool wants_halves = wants_half_boundaries(j), half_boundaries = wants_halves && all_can_halve;
-  if (wants_halves && !all_can_halve && given.boundaries)
-    throw known_to_all(
-        "--boundaries bf16: ranks of processes with --device cpu hand on fp32: name them cpu in one --device of all");
-  if (!given.boundaries && speaks && wants_halves && some > 0)
+  const bool wants_halves = wants_half_boundaries(j), is_odd = j.config.hidden % 2 != 0;
+  const bool half_boundaries = wants_halves && can_halve == comm.ranks() && !is_odd;
+  if (speaks && wants_halves && !given.boundaries && can_halve > 0)
     say(half_boundaries ? "what lies between layers is of bf16 numbers, as the plan says: --boundaries fp32 keeps all bits"
-                        : "what lies between layers is of fp32 numbers, not bf16 as the plan says, as on hosts without a GPU");
+                        : std::string("what lies between layers is of fp32 numbers, not of bf16 as the plan says: ") +
+                              (is_odd ? "--hidden is odd" : "processes with --device cpu know no other"));
   const auto plan = j.plan ? *j.plan : make_plan(j, comm, here, half_boundaries);
   auto layout = make_training_layout(plan.plan, {.schedule = given.schedule, .chunks = given.chunks});
   if (keep_shared_whole(layout, !gpt::ties(j.config).empty()) && speaks)
@@ -322,7 +321,7 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
     if (!byte_plane<Communicator> || some > 0) throw known_to_all("--replan-layers needs ranks on the host");
     std::vector<double> expected_s;
     work_together(comm, deadline_s, "timing layers",
-                  [&](const auto& alive) { expected_s = here.time_layers(j, size, false, alive); });
+                  [&](const auto& alive) { expected_s = here.time_layers(j, size, half_boundaries, alive); });
     watch.emplace(comm, expected_s, deadline_s);
     for (const auto& line : plan.plan.pipelines) bytes_by_pipeline.push_back(bytes_of_layers(line, trainer.parameters()));
   }
