@@ -251,7 +251,7 @@ TEST_CASE("--boundaries: what ranks cannot hand on is refused, not ignored") {
     for (const auto& [options, part] :
          {std::pair{" --boundaries bf16",
                     "--boundaries bf16 needs --device cuda; a host beside GPUs is named in one --device of"},
-          std::pair{" --boundaries fp16", "--boundaries: fp16 not in {"},
+          std::pair{" --boundaries fp16", "--boundaries: found fp16, expected one of bf16, fp32"},
           std::pair{" --boundaries fp32 --precision fp64", "--boundaries fp32 needs --precision fp32"},
           std::pair{" --boundaries bf16 --device hip", "--device: expected cpu, cuda or cuda:N, found \"hip\""},
           std::pair{" --boundaries bf16 --device cuda", "--boundaries bf16 needs an even --hidden, found 15"}}) {

@@ -327,11 +327,12 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   }
   std::deque<timeline> recent;  // the last steps, as measured
   double told_s = 0;            // of the iteration, when the order was solved last
+  std::uint64_t sent_before = 0;
   // Since the last call; -1: the communicator does not count.
-  auto sent_bytes = [&, before = std::uint64_t{0}]() mutable {
+  const auto sent_bytes = [&] {
     if constexpr (requires { comm.bytes_sent(); }) {
       const std::optional<std::uint64_t> now = comm.bytes_sent();
-      return now ? static_cast<double>(*now - std::exchange(before, *now)) : -1.0;
+      return now ? static_cast<double>(*now - std::exchange(sent_before, *now)) : -1.0;
     } else {
       return -1.0;
     }
