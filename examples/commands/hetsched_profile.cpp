@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <iostream>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@
 #include <hetsched/io/json/cluster_json.hpp>
 #include <hetsched/io/json/profile_json.hpp>
 
+#include <train/boundaries.hpp>
 #include <train/cuda.hpp>
 #include <train/device.hpp>
 #include <train/measure.hpp>
@@ -33,6 +35,7 @@ struct arguments {
   train::place_arguments place;
   train::measure_arguments how;
   std::string text, profile, cluster, model_out, operators, operators_out, device = "cpu", products = "bf16";
+  std::optional<std::string> boundaries;
   bool strict = false, json = false;
 };
 
@@ -192,7 +195,9 @@ int profile_command(arguments given, const CLI::App& app) {
                      .before = [&](const std::string& what) { progress.show(0, "measures " + what); },
                      .found = {},
                      .device = given.device,
-                     .products = given.products};
+                     .products = given.products,
+                     .half_boundaries = given.boundaries == "bf16"};
+  train::require_boundaries(given.boundaries, given.device, given.model, m.config);
   train::tell_alone(m.given, m.place);
   for (const int degree : given.how.tensors) gpt::validate(m.config, degree);
 #ifdef HETSCHED_WITH_CUDA
@@ -247,6 +252,9 @@ int main(int argc, char** argv) {
   app.add_option("--products", given.products, "on GPUs: numbers of matrix products")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
+  app.add_option("--boundaries", given.boundaries,
+                 "on GPUs: numbers of activations and their gradients between layers, bf16 or fp32 (fp32)")
+      ->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_option("--out-profile", given.profile, "profile.json to write");
   app.add_option("--out-cluster", given.cluster, "cluster.json to write");
   app.add_option("--out-model", given.model_out, "model.json to write");

@@ -18,6 +18,7 @@
 #include <hetsched/views/plan.hpp>
 
 #include <gpt/shapes.hpp>
+#include <train/boundaries.hpp>
 #include <train/device.hpp>
 #include <train/losses.hpp>
 #include <train/measured.hpp>
@@ -233,6 +234,7 @@ int train_as_told(const train::arguments& given, bool& meets) {
                .place = {},
                .plan = {},
                .told = {}};
+  train::require_boundaries(given.boundaries, given.device, given.model, j.config);
   const auto check_length = [&](const char* option, const std::string& text) {
     if (text.size() <= static_cast<std::size_t>(j.config.sequence))
       throw input_error(std::string(option) + ": " + std::to_string(text.size()) + " bytes are too few for samples of " +
@@ -398,6 +400,9 @@ int main(int argc, char** argv) {
   app.add_option("--products", given.products, "on GPUs: numbers of matrix products; their sums, and all else, are fp32")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
+  app.add_option("--boundaries", given.boundaries,
+                 "on GPUs: numbers of activations and their gradients between layers, bf16 or fp32 (as the plan says, or fp32)")
+      ->check(CLI::IsMember({"bf16", "fp32"}));
   app.add_flag("--graphs", given.graphs,
                "on GPUs: stages' work is captured in CUDA graphs, and launched as such from the third time on");
   app.add_flag("--nccl", given.nccl, "on GPUs of several processes: tensors go over NCCL, not by way of the hosts");

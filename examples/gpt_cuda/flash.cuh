@@ -215,22 +215,28 @@ struct shared {
 
 /// What a block is of: a tile of a sample's rows, which have a head.
 struct work {
-  int tile, head, first;  ///< first: row of the sample
+  int tile, head, first, first_key;  ///< first rows of the sample
   __device__ explicit work(const attention_shape& s, int tile)
-      : tile(tile), head(static_cast<int>(blockIdx.y)), first(static_cast<int>(blockIdx.z) * s.sequence) {}
+      : tile(tile),
+        head(static_cast<int>(blockIdx.y)),
+        first(static_cast<int>(blockIdx.z) * s.sequence),
+        first_key(static_cast<int>(blockIdx.z) * s.key_rows()) {}
 };
 constexpr float log2_e = 1.4426950408889634f;
+
+// `kv`: where keys and values are, the memory of the queries or some of their own. See attention_shape.
 
 /// Later tiles see more: they come first.
 template <class Cores>
 __global__ void __launch_bounds__(Cores::threads)
-    forward(attention_shape s, const typename Cores::real* qkv, typename Cores::real* mixed, float* logs) {
+    forward(attention_shape s, const typename Cores::real* qkv, const typename Cores::real* kv, typename Cores::real* mixed,
+            float* logs) {
   extern __shared__ __align__(16) char memory[];
   const shared<Cores> m(memory);
   const work w(s, static_cast<int>(gridDim.x - 1 - blockIdx.x));
-  const int query = w.tile * Cores::own, there = min(Cores::own, s.sequence - query);
-  const std::int64_t apart = s.columns();
-  fetch<Cores, Cores::own>(m.own_1, qkv + s.query(w.first + query, w.head), apart, there);
+  const int query = w.tile * Cores::own, there = min(Cores::own, s.sequence - query), position = s.first_position + query;
+  const std::int64_t apart = s.key_columns();
+  fetch<Cores, Cores::own>(m.own_1, qkv + s.query(w.first + query, w.head), s.columns(), there);
   const float scale = s.scale(), scale2 = scale * log2_e;
   float most[Cores::rows], sum[Cores::rows], o[Cores::rows][Cores::head_columns], p[Cores::rows][Cores::columns];
 #pragma unroll
@@ -240,10 +246,10 @@ __global__ void __launch_bounds__(Cores::threads)
 #pragma unroll
     for (int j = 0; j < Cores::head_columns; ++j) o[i][j] = 0;
   }
-  for (int key = 0; key < query + there; key += Cores::seen) {
+  for (int key = 0; key < position + there; key += Cores::seen) {
     __syncthreads();
-    fetch<Cores, Cores::seen>(m.seen_1, qkv + s.key(w.first + key, w.head), apart, s.sequence - key);
-    fetch<Cores, Cores::seen>(m.seen_2, qkv + s.value(w.first + key, w.head), apart, s.sequence - key);
+    fetch<Cores, Cores::seen>(m.seen_1, kv + s.key(w.first_key + key, w.head), apart, s.key_rows() - key);
+    fetch<Cores, Cores::seen>(m.seen_2, kv + s.value(w.first_key + key, w.head), apart, s.key_rows() - key);
     __syncthreads();
     Cores::multiply(p, m.own_1, m.seen_1);
 #pragma unroll
@@ -251,7 +257,7 @@ __global__ void __launch_bounds__(Cores::threads)
       float here = -INFINITY;
 #pragma unroll
       for (int j = 0; j < Cores::columns; ++j) {
-        if (key + Cores::column(j) > query + Cores::row(i)) p[i][j] = -INFINITY;
+        if (key + Cores::column(j) > position + Cores::row(i)) p[i][j] = -INFINITY;
         here = fmaxf(here, p[i][j]);
       }
       // The first tile has a key that every row sees: from there on `next` is finite.
@@ -282,14 +288,16 @@ __global__ void __launch_bounds__(Cores::threads)
 
 template <class Cores>
 __global__ void __launch_bounds__(Cores::threads)
-    queries_backward(attention_shape s, const typename Cores::real* qkv, const typename Cores::real* mixed,
-                     const typename Cores::real* dmixed, const float* logs, float* along, typename Cores::real* dqkv) {
+    queries_backward(attention_shape s, const typename Cores::real* qkv, const typename Cores::real* kv,
+                     const typename Cores::real* mixed, const typename Cores::real* dmixed, const float* logs, float* along,
+                     typename Cores::real* dqkv) {
   extern __shared__ __align__(16) char memory[];
   const shared<Cores> m(memory);
   const work w(s, static_cast<int>(gridDim.x - 1 - blockIdx.x));
   const int query = w.tile * Cores::own, there = min(Cores::own, s.sequence - query), first = w.first + query;
-  const std::int64_t apart = s.columns();
-  fetch<Cores, Cores::own>(m.own_1, qkv + s.query(first, w.head), apart, there);
+  const int position = s.first_position + query;
+  const std::int64_t apart = s.key_columns();
+  fetch<Cores, Cores::own>(m.own_1, qkv + s.query(first, w.head), s.columns(), there);
   fetch<Cores, Cores::own>(m.own_2, dmixed + s.mixed(first, w.head), s.heads * s.size, there);
   __syncthreads();
   // A warp for each row.
@@ -311,10 +319,10 @@ __global__ void __launch_bounds__(Cores::threads)
   for (int i = 0; i < Cores::rows; ++i)
 #pragma unroll
     for (int j = 0; j < Cores::head_columns; ++j) dq[i][j] = 0;
-  for (int key = 0; key < query + there; key += Cores::seen) {
+  for (int key = 0; key < position + there; key += Cores::seen) {
     __syncthreads();
-    fetch<Cores, Cores::seen>(m.seen_1, qkv + s.key(w.first + key, w.head), apart, s.sequence - key);
-    fetch<Cores, Cores::seen>(m.seen_2, qkv + s.value(w.first + key, w.head), apart, s.sequence - key);
+    fetch<Cores, Cores::seen>(m.seen_1, kv + s.key(w.first_key + key, w.head), apart, s.key_rows() - key);
+    fetch<Cores, Cores::seen>(m.seen_2, kv + s.value(w.first_key + key, w.head), apart, s.key_rows() - key);
     __syncthreads();
     Cores::multiply(p, m.own_1, m.seen_1);
     Cores::multiply(dp, m.own_2, m.seen_2);
@@ -323,7 +331,7 @@ __global__ void __launch_bounds__(Cores::threads)
       const float log = m.number_1[Cores::row(i)], mean = m.number_2[Cores::row(i)];
 #pragma unroll
       for (int j = 0; j < Cores::columns; ++j) {
-        const bool sees = key + Cores::column(j) <= query + Cores::row(i);
+        const bool sees = key + Cores::column(j) <= position + Cores::row(i);
         p[i][j] = sees ? exp2f(p[i][j] * scale2 - log) * (dp[i][j] - mean) : 0;
       }
     }
@@ -339,18 +347,18 @@ __global__ void __launch_bounds__(Cores::threads)
 }
 
 /// w.head: of keys. Earlier tiles are seen by more, and come first.
-template <class Cores>
+template <class Cores, class Sum>
 __global__ void __launch_bounds__(Cores::threads)
-    keys_backward(attention_shape s, const typename Cores::real* qkv, const typename Cores::real* dmixed, const float* logs,
-                  const float* along, typename Cores::real* dqkv) {
+    keys_backward(attention_shape s, const typename Cores::real* qkv, const typename Cores::real* kv,
+                  const typename Cores::real* dmixed, const float* logs, const float* along, Sum* dkv) {
   extern __shared__ __align__(16) char memory[];
   const shared<Cores> m(memory);
   const work w(s, static_cast<int>(blockIdx.x));
-  const int key = w.tile * Cores::own, there = min(Cores::own, s.sequence - key), shared_by = s.heads / s.kv_heads;
+  const int key = w.tile * Cores::own, there = min(Cores::own, s.key_rows() - key), shared_by = s.heads / s.kv_heads;
   const std::int64_t apart = s.columns();
   const int head = w.head * shared_by;
-  fetch<Cores, Cores::own>(m.own_1, qkv + s.key(w.first + key, head), apart, there);
-  fetch<Cores, Cores::own>(m.own_2, qkv + s.value(w.first + key, head), apart, there);
+  fetch<Cores, Cores::own>(m.own_1, kv + s.key(w.first_key + key, head), s.key_columns(), there);
+  fetch<Cores, Cores::own>(m.own_2, kv + s.value(w.first_key + key, head), s.key_columns(), there);
   const float scale = s.scale(), scale2 = scale * log2_e;
   float dk[Cores::rows][Cores::head_columns], dv[Cores::rows][Cores::head_columns];
   float p[Cores::rows][Cores::columns], dp[Cores::rows][Cores::columns];
@@ -359,8 +367,8 @@ __global__ void __launch_bounds__(Cores::threads)
 #pragma unroll
     for (int j = 0; j < Cores::head_columns; ++j) dk[i][j] = dv[i][j] = 0;
   for (int h = head; h < head + shared_by; ++h)
-    for (int query = key; query < s.sequence; query += Cores::seen) {
-      const int first = w.first + query, queries = s.sequence - query;
+    for (int query = s.first_seeing_in_sample(key); query < s.sequence; query += Cores::seen) {
+      const int first = w.first + query, queries = s.sequence - query, position = s.first_position + query;
       __syncthreads();
       fetch<Cores, Cores::seen>(m.seen_1, qkv + s.query(first, h), apart, queries);
       fetch<Cores, Cores::seen>(m.seen_2, dmixed + s.mixed(first, h), s.heads * s.size, queries);
@@ -376,7 +384,7 @@ __global__ void __launch_bounds__(Cores::threads)
         const float log = m.number_1[c];
 #pragma unroll
         for (int i = 0; i < Cores::rows; ++i) {
-          const bool seen = c < queries && key + Cores::row(i) <= query + c;
+          const bool seen = c < queries && key + Cores::row(i) <= position + c;
           p[i][j] = seen ? exp2f(p[i][j] * scale2 - log) : 0;
         }
       }
@@ -392,28 +400,29 @@ __global__ void __launch_bounds__(Cores::threads)
     }
 #pragma unroll
   for (int i = 0; i < Cores::rows; ++i) {
-    const int r = Cores::row(i), row = w.first + key + r;
+    const int r = Cores::row(i), row = w.first_key + key + r;
     if (r >= there) continue;
 #pragma unroll
     for (int j = 0; j < Cores::head_columns; ++j) {
-      put(dk[i][j] * scale, dqkv[s.key(row, head) + Cores::column(j)]);
-      put(dv[i][j], dqkv[s.value(row, head) + Cores::column(j)]);
+      put(dk[i][j] * scale, dkv[s.key(row, head) + Cores::column(j)]);
+      put(dv[i][j], dkv[s.value(row, head) + Cores::column(j)]);
     }
   }
 }
 
+// Of `all` teams for rows of so many heads, `rows` to a sample.
 // False if the kernel was compiled for a GPU that its cores are not there on.
 template <class Cores, class... Arguments>
-bool launch(cudaStream_t stream, void (*kernel)(attention_shape, Arguments...), const attention_shape& s, int heads, int samples,
-            std::type_identity_t<Arguments>... a) {
+bool launch(cudaStream_t stream, void (*kernel)(attention_shape, Arguments...), const attention_shape& s, int all, int heads,
+            int rows, std::type_identity_t<Arguments>... a) {
   constexpr int bytes = shared<Cores>::bytes;
   if constexpr (std::is_same_v<typename Cores::real, bf16>) {
     cudaFuncAttributes compiled{};
     if (cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess && compiled.ptxVersion < 80) return false;
   }
   if (bytes > 48 * 1024) (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  const dim3 blocks(static_cast<unsigned>((s.sequence + Cores::own - 1) / Cores::own), static_cast<unsigned>(heads),
-                    static_cast<unsigned>(samples));
+  const dim3 blocks(static_cast<unsigned>((rows + Cores::own - 1) / Cores::own), static_cast<unsigned>(heads),
+                    static_cast<unsigned>(all / heads / rows));
   kernel<<<blocks, Cores::threads, bytes, stream>>>(s, a...);
   return true;
 }
@@ -432,39 +441,57 @@ bool with_cores(int size, const Work& work) {
          with.template operator()<128>();
 }
 
-/// Whether n rows of so many heads are those of whole samples.
-inline bool are_whole(int n, int heads, const attention_shape& s) {
-  return s.heads % s.kv_heads == 0 && n % (heads * s.sequence) == 0;
+/// Whether n teams for rows of so many heads, `rows` to a sample, are those of whole samples.
+inline bool are_whole(int n, int heads, int rows, const attention_shape& s) {
+  return s.heads % s.kv_heads == 0 && n % (heads * rows) == 0;
 }
 
 // What a launcher may do instead of a team for each row: true if it has been done.
 
 template <class Real>
-bool instead(cudaStream_t stream, int n, const attention_forward&, const attention_shape& s, const Real* qkv, Real* mixed,
-             float* logs) {
-  if (!are_whole(n, s.heads, s)) return false;
+bool instead(cudaStream_t stream, int n, const attention_forward&, const attention_shape& s, const Real* qkv, const Real* kv,
+             Real* mixed, float* logs) {
+  if (!are_whole(n, s.heads, s.sequence, s)) return false;
   return with_cores<Real>(s.size, [&](auto cores) {
     using C = decltype(cores);
-    return launch<C>(stream, forward<C>, s, s.heads, n / s.heads / s.sequence, qkv, mixed, logs);
+    return launch<C>(stream, forward<C>, s, n, s.heads, s.sequence, qkv, kv, mixed, logs);
   });
 }
 template <class Real>
 bool instead(cudaStream_t stream, int n, const attention_queries_backward&, const attention_shape& s, const Real* qkv,
-             const Real* mixed, const Real* dmixed, const float* logs, float* along, Real* dqkv) {
-  if (!are_whole(n, s.heads, s)) return false;
+             const Real* kv, const Real* mixed, const Real* dmixed, const float* logs, float* along, Real* dqkv) {
+  if (!are_whole(n, s.heads, s.sequence, s)) return false;
   return with_cores<Real>(s.size, [&](auto cores) {
     using C = decltype(cores);
-    return launch<C>(stream, queries_backward<C>, s, s.heads, n / s.heads / s.sequence, qkv, mixed, dmixed, logs, along, dqkv);
+    return launch<C>(stream, queries_backward<C>, s, n, s.heads, s.sequence, qkv, kv, mixed, dmixed, logs, along, dqkv);
   });
 }
-template <class Real>
+template <class Real, class Sum>
 bool instead(cudaStream_t stream, int n, const attention_keys_backward&, const attention_shape& s, const Real* qkv,
-             const Real* dmixed, const float* logs, const float* along, Real* dqkv) {
-  if (!are_whole(n, s.kv_heads, s)) return false;
+             const Real* kv, const Real* dmixed, const float* logs, const float* along, Sum* dkv) {
+  if (!are_whole(n, s.kv_heads, s.key_rows(), s)) return false;
   return with_cores<Real>(s.size, [&](auto cores) {
     using C = decltype(cores);
-    return launch<C>(stream, keys_backward<C>, s, s.kv_heads, n / s.kv_heads / s.sequence, qkv, dmixed, logs, along, dqkv);
+    return launch<C>(stream, keys_backward<C, Sum>, s, n, s.kv_heads, s.key_rows(), qkv, kv, dmixed, logs, along, dkv);
   });
+}
+
+// Keys and values that lie behind their queries.
+
+template <class Real>
+bool instead(cudaStream_t stream, int n, const attention_forward& body, const attention_shape& s, const Real* qkv, Real* mixed,
+             float* logs) {
+  return instead(stream, n, body, s, qkv, qkv, mixed, logs);
+}
+template <class Real>
+bool instead(cudaStream_t stream, int n, const attention_queries_backward& body, const attention_shape& s, const Real* qkv,
+             const Real* mixed, const Real* dmixed, const float* logs, float* along, Real* dqkv) {
+  return instead(stream, n, body, s, qkv, qkv, mixed, dmixed, logs, along, dqkv);
+}
+template <class Real>
+bool instead(cudaStream_t stream, int n, const attention_keys_backward& body, const attention_shape& s, const Real* qkv,
+             const Real* dmixed, const float* logs, const float* along, Real* dqkv) {
+  return instead(stream, n, body, s, qkv, qkv, dmixed, logs, along, dqkv);
 }
 
 }  // namespace gpt_cuda::flash

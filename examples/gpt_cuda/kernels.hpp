@@ -234,22 +234,24 @@ struct attention_shape {
   int keys = 0;            ///< rows of a sample that are keys; 0: the same as those of queries
   int first_position = 0;  ///< of the queries, among them
   [[nodiscard]] GPT_KERNEL int columns() const { return (heads + 2 * kv_heads) * size; }
+  [[nodiscard]] GPT_KERNEL int key_columns() const { return keys > 0 ? 2 * kv_heads * size : columns(); }
+  [[nodiscard]] GPT_KERNEL int key_rows() const { return keys > 0 ? keys : sequence; }  ///< of a sample
   [[nodiscard]] GPT_KERNEL int query(int row, int head) const { return row * columns() + head * size; }
   [[nodiscard]] GPT_KERNEL int key(int row, int head) const { return kv_key(row, head * kv_heads / heads); }
   [[nodiscard]] GPT_KERNEL int kv_key(int row, int kv_head) const {
-    return keys > 0 ? (row * 2 * kv_heads + kv_head) * size : row * columns() + (heads + kv_head) * size;
+    return row * key_columns() + (keys > 0 ? kv_head : heads + kv_head) * size;
   }
   [[nodiscard]] GPT_KERNEL int value(int row, int head) const { return key(row, head) + kv_heads * size; }
   [[nodiscard]] GPT_KERNEL int mixed(int row, int head) const { return (row * heads + head) * size; }
   /// Key that a row of queries sees first, and how many it sees.
-  [[nodiscard]] GPT_KERNEL int first(int row) const { return row / sequence * (keys > 0 ? keys : sequence); }
+  [[nodiscard]] GPT_KERNEL int first(int row) const { return row / sequence * key_rows(); }
   [[nodiscard]] GPT_KERNEL int seen(int row) const { return first_position + row % sequence + 1; }
   /// Rows of queries that see a key: from the first to before the last.
   [[nodiscard]] GPT_KERNEL int first_seeing(int key) const {
-    const int all = keys > 0 ? keys : sequence, position = key % all - first_position;
-    return key / all * sequence + (position > 0 ? position : 0);
+    return key / key_rows() * sequence + first_seeing_in_sample(key % key_rows());
   }
-  [[nodiscard]] GPT_KERNEL int last_seeing(int key) const { return (key / (keys > 0 ? keys : sequence) + 1) * sequence; }
+  [[nodiscard]] GPT_KERNEL int first_seeing_in_sample(int key) const { return key > first_position ? key - first_position : 0; }
+  [[nodiscard]] GPT_KERNEL int last_seeing(int key) const { return (key / key_rows() + 1) * sequence; }
   [[nodiscard]] GPT_KERNEL float scale() const { return 1 / sqrtf(static_cast<float>(size)); }
 };
 
@@ -275,7 +277,7 @@ template <class Team, class Real>
   for (int d = t.lane; d < size; d += t.lanes) sum += to_float(a[d]) * to_float(b[d]);
   return t.sum(sum);
 }
-/// Of index row * heads + head, here and below.
+/// Of index row * heads + head, here and below. `kv`: of a context axis, whose keys and values lie by themselves.
 struct attention_forward {
   template <class Team, class Real>
   GPT_KERNEL void operator()(const Team& t, int index, attention_shape s, const Real* qkv, Real* mixed, float* logs) const {
@@ -360,11 +362,6 @@ struct attention_keys_backward {
     }
   }
 };
-// Of a context axis, whose keys and values lie by themselves.
-struct context_attention_forward : attention_forward {};
-struct context_queries_backward : attention_queries_backward {};
-struct context_keys_backward : attention_keys_backward {};
-
 /// Columns of a wider matrix, from `first` on; element i of them.
 struct take_columns {
   template <class Real>
@@ -432,18 +429,17 @@ struct to_ranks {
   GPT_KERNEL void operator()(int i, slices_by_rank s, const float* x, float* by_rank) const { by_rank[s.at(i)] = x[i]; }
 };
 
-/// See gpt::cross_entropy_part; `losses`: of the rows, not yet times the share. The gradient may be written over the logits.
+/// See gpt::cross_entropy_part: the gradient is written over the logits. `losses`: of the rows, not yet times the share.
 struct cross_entropy_row {
   template <class Team>
-  GPT_KERNEL void operator()(const Team& t, int row, int columns, float share, const float* logits, const float* targets,
-                             float* gradient, float* losses) const {
+  GPT_KERNEL void operator()(const Team& t, int row, int columns, float share, const float* targets, float* logits,
+                             float* losses) const {
     const int target = static_cast<int>(targets[row]);
-    const float* const x = logits + static_cast<std::int64_t>(row) * columns;
-    float* const d = gradient + static_cast<std::int64_t>(row) * columns;
-    const float wanted = x[target];
-    float own = -INFINITY, sum = 0;  // of what this lane has seen
+    float* const x = logits + static_cast<std::int64_t>(row) * columns;
+    float own = -INFINITY, sum = 0, wanted = 0;  // of what this lane has seen
     for (int j = t.lane; j < columns; j += t.lanes) {
       const float here = x[j];
+      if (j == target) wanted = here;
       if (here > own) {
         sum *= expf(own - here);
         own = here;
@@ -452,8 +448,9 @@ struct cross_entropy_row {
     }
     const float most = t.most(own);
     sum = t.sum(sum > 0 ? sum * expf(own - most) : sum);
+    wanted = t.sum(wanted);
     const float by = share / sum;
-    for (int j = t.lane; j < columns; j += t.lanes) d[j] = expf(x[j] - most) * by - (j == target ? share : 0);
+    for (int j = t.lane; j < columns; j += t.lanes) x[j] = expf(x[j] - most) * by - (j == target ? share : 0);
     if (t.lane == 0) losses[row] = logf(sum) + most - wanted;
   }
 };

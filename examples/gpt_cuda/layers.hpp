@@ -260,15 +260,15 @@ class block : public layer_base<Api, Real> {
     } else {
       c.keys = std::move(all);
     }
-    teams(q, c.logs.size(), context_attention_forward{}, attention(), in(c.qkv), in(c.keys), out(c.mixed), out(c.logs));
+    teams(q, c.logs.size(), attention_forward{}, attention(), in(c.qkv), in(c.keys), out(c.mixed), out(c.logs));
   }
   /// Gradients of keys and values are summed where these come from.
   void attend_back(const queue& q, const attention_shape& s, const inner& dmixed, own_tensor& along, context& c) {
-    teams(q, along.size(), context_queries_backward{}, s, in(c.qkv), in(c.keys), in(c.mixed), in(dmixed), in(c.logs), out(along),
-          out(c.dqkv));
+    teams(q, along.size(), attention_queries_backward{}, s, in(c.qkv), in(c.keys), in(c.mixed), in(dmixed), in(c.logs),
+          out(along), out(c.dqkv));
     const int rows = c.qkv.rows(), width = c.keys.columns();
     auto all = base::make(q, c.keys.rows(), width);
-    teams(q, c.keys.rows() * kv_heads_, context_keys_backward{}, s, in(c.qkv), in(c.keys), in(dmixed), in(c.logs),
+    teams(q, c.keys.rows() * kv_heads_, attention_keys_backward{}, s, in(c.qkv), in(c.keys), in(dmixed), in(c.logs),
           in(std::as_const(along)), out(all));
     if (const auto order = slices_of_contexts(rows, width); order.samples > 1) {
       auto by_rank = base::make(q, all.rows(), width);
@@ -369,13 +369,13 @@ any_layer<Api> operations<Api>::make_layer(const shape& m, int layer, const laye
   return gpt_cuda::make_layer<Api>(m, layer, make_parameters<Api>(m, layer, part.first, q), part, q);
 }
 template <hetsched::cuda_api Api>
-tensor<Api> operations<Api>::cross_entropy_part(const tensor<Api>& logits, const tensor<Api>& targets, std::size_t all_rows,
+tensor<Api> operations<Api>::cross_entropy_part(tensor<Api> logits, const tensor<Api>& targets, std::size_t all_rows,
                                                 const queue& q, double& value) {
-  tensor<Api> gradient(logits.shape()[0], logits.shape()[1], q), losses(logits.shape()[0], 1, q);
-  teams(q, logits.rows(), cross_entropy_row{}, logits.columns(), 1.0f / static_cast<float>(all_rows), in(logits), in(targets),
-        out(gradient), out(losses));
+  tensor<Api> losses(logits.shape()[0], 1, q);
+  teams(q, logits.rows(), cross_entropy_row{}, logits.columns(), 1.0f / static_cast<float>(all_rows), in(targets), out(logits),
+        out(losses));
   teams(q, 1, sum_losses{}, logits.rows(), static_cast<int>(all_rows), in(losses), argument<double>{&value, sizeof value});
-  return gradient;
+  return logits;
 }
 
 template <hetsched::cuda_api Api>

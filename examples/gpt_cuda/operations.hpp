@@ -76,9 +76,9 @@ struct operations {
   /// All of a rank, in one kernel or a few, which write what products take of them, too.
   static void update(const hetsched::adamw& a, std::span<const hetsched::parameter_update<tensor<Api>>> all, const queue& q);
   static void update(const hetsched::sgd& s, std::span<const hetsched::parameter_update<tensor<Api>>> all, const queue& q);
-  /// See gpt::cross_entropy_part; a loss for the executor.
-  static tensor<Api> cross_entropy_part(const tensor<Api>& logits, const tensor<Api>& targets, std::size_t all_rows,
-                                        const queue& q, double& value);
+  /// See gpt::cross_entropy_part; a loss for the executor, which needs one more number for each row.
+  static tensor<Api> cross_entropy_part(tensor<Api> logits, const tensor<Api>& targets, std::size_t all_rows, const queue& q,
+                                        double& value);
   /// Layer 0 is the embedding, then come blocks, then the head. `m`: of the whole model.
   static any_layer<Api> make_layer(const shape& m, int layer, const layer_part<Api>& part, const queue& q);
   /// Times one layer of each kind on a GPU, or on the host where `place` is -1, by events where it is a GPU; the loss counts as

@@ -6,8 +6,8 @@
 
 namespace gpt_cuda {
 
-/// `half`: products of bf16 numbers.
-[[nodiscard]] inline shape shape_of(const gpt::config& m, bool half) {
+/// `half`: products of bf16 numbers; `half_boundaries`: what lies between layers.
+[[nodiscard]] inline shape shape_of(const gpt::config& m, bool half, bool half_boundaries = false) {
   return {.layers = m.layers,
           .hidden = m.hidden,
           .heads = m.heads,
@@ -23,7 +23,8 @@ namespace gpt_cuda {
           .rotary = m.positions == gpt::position_kind::rotary,
           .bias = m.bias,
           .tied = m.tied,
-          .half = half};
+          .half = half,
+          .half_boundaries = half_boundaries};
 }
 
 }  // namespace gpt_cuda

@@ -53,7 +53,8 @@ std::vector<layer_costs> operations<Api>::time_layers(hetsched::cuda_devices<Api
       clock.time(k, [&] {
         output = layer.forward(input, context, q);
         if (run == 0) one.activation_bytes = static_cast<hetsched::bytes_t>(in_use() - before);
-        if (last) gradient = cross_entropy_part(output, targets, output.shape()[0], q, *numbers.data());
+        one.took.output_bytes = static_cast<hetsched::bytes_t>(output.buffer().bytes());
+        if (last) gradient = cross_entropy_part(std::move(output), targets, targets.shape()[0], q, *numbers.data());
       });
       // Outputs are of an ordinary size.
       clock.time(k + 1, [&] { (void)layer.backward(last ? gradient : output, context, q); });
@@ -66,13 +67,12 @@ std::vector<layer_costs> operations<Api>::time_layers(hetsched::cuda_devices<Api
       forward_s.push_back(clock.end_s(k) - clock.start_s(k));
       backward_s.push_back(clock.end_s(k + 1) - clock.start_s(k + 1));
     }
-    one.took = {.forward = hetsched::median_and_spread(std::move(forward_s)),
-                .backward = hetsched::median_and_spread(std::move(backward_s))};
+    one.took.forward = hetsched::median_and_spread(std::move(forward_s));
+    one.took.backward = hetsched::median_and_spread(std::move(backward_s));
     for (const auto& p : *parameters) {
       one.half_bytes += p.rounded ? static_cast<hetsched::bytes_t>(p.rounded->half.buffer().bytes()) : 0;
       one.took.parameter_bytes += static_cast<hetsched::bytes_t>(p.value.buffer().bytes());
     }
-    one.took.output_bytes = static_cast<hetsched::bytes_t>(output.buffer().bytes());
     found.push_back(one);
     input = std::move(output);
   }

@@ -86,8 +86,9 @@ template <hetsched::cuda_graph_api Api>
     const auto mine = [&](const numbers& all) {
       return upload(q, rows_of(all, t.model.sequence, trainer.samples(), place.context, slices));
     };
-    const auto loss = [&](const own_tensor& logits, const own_tensor& targets, const hetsched::cuda_queue<Api>& on,
-                          double& value) { return operations<Api>::cross_entropy_part(logits, targets, rows, on, value); };
+    const auto loss = [&](own_tensor logits, const own_tensor& targets, const hetsched::cuda_queue<Api>& on, double& value) {
+      return operations<Api>::cross_entropy_part(std::move(logits), targets, rows, on, value);
+    };
     while (trainer.committed_step() < t.steps) {
       std::vector<own_tensor> inputs, targets;
       for (int m = 0; m < trainer.pipeline().order.microbatches; ++m) {

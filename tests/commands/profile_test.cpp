@@ -244,6 +244,30 @@ TEST_CASE("--device cuda: without CUDA, or without a GPU, one clear error and no
   }
 }
 
+TEST_CASE("--boundaries: what ranks cannot hand on is refused, not ignored") {
+  const workplace w;
+  const std::string small = " --layers 1 --hidden 15 --heads 3 --sequence 4";
+  for (const std::string command : {"hetsched-train --steps 1 --losses losses.csv", "hetsched-profile --out-cluster c.json"}) {
+    for (const auto& [options, part] :
+         {std::pair{" --boundaries bf16",
+                    "--boundaries bf16 needs --device cuda; a host beside GPUs is named in one --device of"},
+          std::pair{" --boundaries fp16", "--boundaries: found fp16, expected one of bf16, fp32"},
+          std::pair{" --boundaries fp32 --precision fp64", "--boundaries fp32 needs --precision fp32"},
+          std::pair{" --boundaries bf16 --device hip", "--device: expected cpu, cuda or cuda:N, found \"hip\""},
+          std::pair{" --boundaries bf16 --device cuda", "--boundaries bf16 needs an even --hidden, found 15"}}) {
+      const auto r = w.run(command + small + options);
+      CAPTURE(command);
+      CAPTURE(options);
+      CAPTURE(r.errors);
+      CHECK(r.status == 2);
+      CHECK((contains(r.errors, part) || contains(r.errors, "--device: this program was built without CUDA (HETSCHED_CUDA)")));
+      CHECK(r.errors.find('\n') == r.errors.size() - 1);
+      CHECK(w.files().empty());
+    }
+  }
+  CHECK(w.run("hetsched-train --steps 1 --boundaries fp32" + small).status == 0);  // hosts do
+}
+
 TEST_CASE("operators are timed on this machine, for hetsched-calibrate") {
   const workplace w;
   w.put("asked.csv",

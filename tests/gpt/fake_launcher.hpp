@@ -31,7 +31,9 @@ struct gpt_cuda::launcher<hetsched::cuda_check::api> {
   static void add(std::vector<range>& ranges, const T& a) {
     if constexpr (requires(T & t) { t.visit_memory([](auto&, int) {}); }) {
       auto copy = a;
-      copy.visit_memory([&](auto* p, int n) { add(ranges, argument{p, static_cast<std::size_t>(n) * sizeof *p}); });
+      copy.visit_memory([&]<class Number>(Number* p, int n) {
+        add(ranges, argument<Number>{p, static_cast<std::size_t>(n) * sizeof *p});
+      });
     }
   }
   template <class T>

@@ -202,7 +202,7 @@ struct small_training {
         }
         losses.push_back(trainer
                              .step(std::span<const host_tensor>(inputs), std::span<const host_tensor>(targets),
-                                   [](const host_tensor& y, const host_tensor& t) { return gpt::cross_entropy(y, t); })
+                                   [](host_tensor y, const host_tensor& t) { return gpt::cross_entropy(std::move(y), t); })
                              .loss);
       }
     });
@@ -418,7 +418,7 @@ TEST_CASE("several lanes of a team do what one does [threads]") {
   });
   const std::vector<float> targets{0, 3, 10, 5, 5, 1};
   compare(rows, gpt_cuda::cross_entropy_row{}, {draw(cells), draw(6)},
-          [&](auto& b, auto& t, int i, auto& o) { b(t, i, columns, 0.25f, x.data(), targets.data(), o[0].data(), o[1].data()); });
+          [&](auto& b, auto& t, int i, auto& o) { b(t, i, columns, 0.25f, targets.data(), o[0].data(), o[1].data()); });
   const gpt_cuda::attention_shape s{.sequence = 3, .heads = 4, .kv_heads = 2, .size = 5};
   const auto qkv = draw(6 * 40), mixed = draw(6 * 20), dmixed = draw(6 * 20), logs = draw(24), along = draw(24);
   compare(24, gpt_cuda::attention_forward{}, {draw(120), draw(24)},
@@ -504,6 +504,36 @@ TEST_CASE("stages that are captured train as those that are not, and layers are 
   const auto products = gpt_cuda::time_product<float>(all, 1, {.m = 3, .n = 5, .k = 7}, 4);
   REQUIRE(products.size() == 4);
   for (const double s : products) CHECK(s > 0);
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+}
+
+TEST_CASE("the loss writes the gradient over the logits, and takes one more number for each row") {
+  random_source random(12);
+  const std::size_t rows = 14, vocab = 31;
+  const auto logits = random_tensor(rows, vocab, random);
+  host_tensor targets(rows, 1);
+  for (std::size_t i = 0; i < rows; ++i) targets.data()[i] = static_cast<float>(i * i % vocab);
+  const auto wanted = gpt::cross_entropy(logits, targets);
+  cuda_check::machine machine({.seed = 4});
+  {
+    devices all(cuda_check::api{&machine});
+    const cuda_backend<cuda_check::api> own(all, 0, "a loss");
+    const auto bound = own.bind();
+    const auto q = own.compute_queue();
+    auto value = own.make_numbers(1);
+    auto here = gpt_cuda::upload(q, numbers_of(logits));
+    const auto wanted_tokens = gpt_cuda::upload(q, numbers_of(targets));
+    const auto* const at = std::as_const(here).data();
+    const auto before = all.memory(0);
+    const auto gradient =
+        gpt_cuda::operations<cuda_check::api>::cross_entropy_part(std::move(here), wanted_tokens, rows, q, *value.data());
+    const auto behind = all.memory(0);
+    CHECK(gradient.data() == at);
+    CHECK(behind.allocations == before.allocations + 1);
+    CHECK(behind.now_bytes == before.now_bytes);
+    CHECK(difference(gpt_cuda::download(q, gradient), wanted.gradient) < 1e-5);
+    CHECK(*std::as_const(value).begin() == doctest::Approx(wanted.value).epsilon(1e-6));
+  }
   for (const auto& r : machine.reports()) FAIL_CHECK(r);
 }
 

@@ -38,9 +38,9 @@ any_layer<gpt::tensor<float>> make_layer<float>(const gpt::config& m, int layer,
   return gpt::make_layer<float>(m, layer, axis, recompute, context, expert, shares);
 }
 template <>
-loss_value<gpt::tensor<float>> cross_entropy_part<float>(const gpt::tensor<float>& logits, const gpt::tensor<float>& targets,
+loss_value<gpt::tensor<float>> cross_entropy_part<float>(gpt::tensor<float> logits, const gpt::tensor<float>& targets,
                                                          std::size_t all_rows) {
-  return gpt::cross_entropy_part(logits, targets, all_rows);
+  return gpt::cross_entropy_part(std::move(logits), targets, all_rows);
 }
 template <>
 std::vector<layer_profile> profile_model<float>(const gpt::config&, std::string_view, int, const profile_options&,
@@ -57,6 +57,7 @@ outcome<plan_file> plan_for(const gpt::config&, const equal_ranks&, std::vector<
 #include <train/over_nccl.hpp>
 
 #include <gpt_cuda/timing.hpp>
+#include <gpt_cuda/training.hpp>
 
 #include "../cuda/fake_nccl.hpp"
 #include "fake_launcher.hpp"
@@ -355,6 +356,99 @@ TEST_CASE(
     expect_close(half.losses, hosts.losses, 1e-2);
     CHECK(half.losses != local.losses);
   }
+}
+
+namespace {
+
+/// The job's losses by the example's own trainer, with bf16 numbers between layers.
+std::vector<double> losses_of_own_trainer(const train::job& j, const std::vector<int>& places, std::uint64_t seed) {
+  cuda_check::machine machine({.seed = seed, .devices = 8});
+  gpt_cuda::trained found;
+  {
+    cuda_devices<api> all(api{&machine}, {.records = 256});
+    found = gpt_cuda::train(all, {.model = gpt_cuda::shape_of(j.config, j.given.products == "bf16", true),
+                                  .layout = make_training_layout(j.plan->plan, {.schedule = {}, .chunks = 1}),
+                                  .places = places,
+                                  .first_weights = [&](int l) { return train::first_weights(j.config, l); },
+                                  .draw = [&](std::int64_t step, int first, int samples) -> gpt_cuda::batch {
+                                    const auto b = gpt::draw<float>(
+                                        j.corpus, j.config.sequence,
+                                        {.seed = j.given.model.seed, .step = step, .first_sample = first, .samples = samples});
+                                    return {train::to_numbers(b.inputs), train::to_numbers(b.targets)};
+                                  },
+                                  .optimizer = train::make_optimizer(j.given),
+                                  .clip = j.given.clip,
+                                  .steps = j.given.steps});
+  }
+  for (const auto& r : machine.reports()) FAIL_CHECK(r);
+  return found.losses;
+}
+
+}  // namespace
+
+TEST_CASE("bf16 numbers between layers: the losses of the example's own trainer to the bit, whatever lies between ranks") {
+  auto j = small_job(true);
+  const auto wide = on_local_gpus(j, {0, 1, 2}, 80);
+  const auto wanted = losses_of_own_trainer(j, {0, 1, 2}, 81);
+  CHECK(wanted != wide.losses);
+  j.given.boundaries = "bf16";
+  CHECK(on_local_gpus(j, {0, 1, 2}, 82).losses == wanted);
+  CHECK(on_local_gpus(j, {0, -1, 0}, 83).losses == wanted);
+  CHECK(on_processes(j, {0, 1, 2}, 84).losses == wanted);
+  j.given.graphs = true;
+  CHECK(on_local_gpus(j, {0, 1, 2}, 85).losses == wanted);
+  j.given.graphs = false;
+  j.given.nccl = true;
+  CHECK(on_processes(j, {0, 1, 2}, 86).losses == wanted);
+  CHECK(on_processes(j, {0, -1, 1}, 87).losses == wanted);
+  j.given.nccl = false;
+  j.given.cuda_ipc = true;
+  CHECK(on_processes(j, {0, 1, -1}, 88).losses == wanted);
+  j.given.cuda_ipc = false;
+  j.given.dry_run = true;
+  const auto held = [&] { return on_local_gpus(j, {0, 1, 2}, 90).dry_run[1].held_bytes; };
+  const auto half = held();
+  j.given.boundaries = "fp32";
+  CHECK(half < held());
+  j.given.dry_run = false;
+  CHECK(on_local_gpus(j, {0, 1, 2}, 91).losses == wide.losses);
+  j.given.boundaries.reset();
+  j.plan->plan.setting.precision = "bf16";
+  expect_close(on_processes(j, {0, -1, 1}, 89).losses, wide.losses);  // a host without GPUs hands on fp32
+}
+
+TEST_CASE("bf16 numbers between layers are those of a plan in bf16, but for autocast, and go between cut stages, too") {
+  auto j = small_job();
+  j.config.sequence = 8;
+  auto& p = j.plan->plan;
+  p.pipelines[0].stages[0].degrees = {.context = 2};
+  p.pipelines[0].stages[1].degrees = {.data = 2};
+  const std::vector<int> gpus{0, 1, 2, 3};
+  const auto wide = on_local_gpus(j, gpus, 92).losses, wanted = losses_of_own_trainer(j, gpus, 93);
+  p.setting.precision = "bf16";
+  CHECK(on_local_gpus(j, gpus, 94).losses == wanted);
+  CHECK(on_local_gpus(j, {0, -1, 1, -1}, 95).losses == wanted);
+  j.given.nccl = j.given.sums_in_order = true;
+  CHECK(on_processes(j, gpus, 96).losses == wanted);
+  j.given.nccl = j.given.sums_in_order = false;
+  j.given.boundaries = "fp32";
+  CHECK(on_local_gpus(j, gpus, 97).losses == wide);
+  j.given.boundaries.reset();
+  p.setting.stack = find_training_stack("ddp");
+  REQUIRE(p.setting.stack);
+  CHECK(on_local_gpus(j, gpus, 98).losses == wide);
+  p.setting.stack.reset();
+  p.pipelines[0].stages[0].degrees = {.tensor = 2};
+  p.pipelines[0].stages[1].degrees = {};
+  const auto cut = on_local_gpus(j, {0, 1, 2}, 99).losses;
+  expect_close(cut, wide, 2e-2);
+  CHECK(cut != wide);
+  p.pipelines[0].stages[0].degrees = {};
+  j.config.hidden = 15;  // no whole number of floats
+  j.config.heads = 3;
+  const auto odd = on_local_gpus(j, {0, 1}, 100).losses;
+  j.given.boundaries = "fp32";
+  CHECK(odd == on_local_gpus(j, {0, 1}, 101).losses);
 }
 
 TEST_CASE("hosts go on from the checkpoints of GPUs, and the other way round") {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <type_traits>
+#include <utility>
 
 #include <hetsched/cuda/graphs.hpp>
 #include <hetsched/cuda/stager.hpp>

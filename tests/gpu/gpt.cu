@@ -165,14 +165,14 @@ void pipelines(devices& gpus) {
 }
 
 /// Attention's kernels, for heads of every width that has its own and one that has none, against the loops of the host: rows of
-/// samples that fill no tile, and heads that share keys.
+/// samples that fill no tile, and heads that share keys; a slice of each sample, too, whose keys lie by themselves.
 template <class Real>
-void attention_of(devices& gpus, int size, double within) {
+void attention_of(devices& gpus, const gpt_cuda::attention_shape& s, double within) {
   using api = hetsched::cuda_runtime;
-  const gpt_cuda::attention_shape s{.sequence = 150, .heads = 4, .kv_heads = 2, .size = size};
-  const int samples = 2, all = samples * s.sequence;
-  hetsched::random_source random(static_cast<std::uint64_t>(size));
-  const auto qkv = random_numbers(random, all, s.columns(), 1), slopes = random_numbers(random, all, s.heads * size, 1);
+  const int samples = 2, all = samples * s.sequence, all_keys = samples * s.key_rows();
+  hetsched::random_source random(static_cast<std::uint64_t>(s.size));
+  const auto qkv = random_numbers(random, all, s.columns(), 1), slopes = random_numbers(random, all, s.heads * s.size, 1),
+             kv = random_numbers(random, all_keys, s.key_columns(), 1);
   const auto run = [&](int place) {
     hetsched::cuda_backend<api> own(gpus, place, "attention");
     const auto bound = own.bind();
@@ -196,6 +196,19 @@ void attention_of(devices& gpus, int size, double within) {
     gpt_cuda::tensor<api> logs(static_cast<std::size_t>(all), static_cast<std::size_t>(s.heads), q),
         along(logs.shape()[0], logs.shape()[1], q);
     using gpt_cuda::in, gpt_cuda::out, gpt_cuda::teams;
+    if (s.keys > 0) {
+      const auto keys = put(kv);
+      gpt_cuda::tensor<api> dkeys(keys.shape()[0], keys.shape()[1], q);
+      teams(q, all * s.heads, gpt_cuda::attention_forward{}, s, in(here), in(keys), out(mixed), out(logs));
+      teams(q, all * s.heads, gpt_cuda::attention_queries_backward{}, s, in(here), in(keys), in(mixed), in(dmixed), in(logs),
+            out(along), out(dqkv));
+      teams(q, all_keys * s.kv_heads, gpt_cuda::attention_keys_backward{}, s, in(here), in(keys), in(dmixed), in(logs), in(along),
+            out(dkeys));
+      auto gradient = get(dqkv);
+      const auto of_keys = gpt_cuda::download(q, dkeys).values;
+      gradient.insert(gradient.end(), of_keys.begin(), of_keys.end());
+      return std::pair{get(mixed), gradient};
+    }
     teams(q, all * s.heads, gpt_cuda::attention_forward{}, s, in(here), out(mixed), out(logs));
     teams(q, all * s.heads, gpt_cuda::attention_queries_backward{}, s, in(here), in(mixed), in(dmixed), in(logs), out(along),
           out(dqkv));
@@ -212,14 +225,22 @@ void attention_of(devices& gpus, int size, double within) {
     return most / largest;
   };
   const double forward = apart(gpu.first, host.first), backward = apart(gpu.second, host.second);
-  row("attention, heads of " + std::to_string(size) + (std::is_same_v<Real, float> ? ", floats" : ", bf16"),
+  row("attention" + std::string(s.keys > 0 ? " of a slice" : "") + ", heads of " + std::to_string(s.size) +
+          (std::is_same_v<Real, float> ? ", floats" : ", bf16"),
       forward < within && backward < within && gpu == again,
       number("forward differs by %.1e,", forward) + number(" backward by %.1e", backward));
 }
 void attention(devices& gpus) {
   for (const int size : {16, 24, 32, 64, 128}) {
-    attention_of<float>(gpus, size, 1e-5);
-    attention_of<gpt_cuda::bf16>(gpus, size, 2e-2);
+    const gpt_cuda::attention_shape whole{.sequence = 150, .heads = 4, .kv_heads = 2, .size = size};
+    auto slice = whole;
+    slice.sequence = 50;
+    slice.keys = 150;
+    slice.first_position = 50;
+    for (const auto& s : {whole, slice}) {
+      attention_of<float>(gpus, s, 1e-5);
+      attention_of<gpt_cuda::bf16>(gpus, s, 2e-2);
+    }
   }
 }
 

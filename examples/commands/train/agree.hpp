@@ -36,6 +36,7 @@ namespace train {
           {"--plan", flag(!given.plan.empty())},
           {"--schedule", given.schedule},
           {"--chunks", std::to_string(given.chunks)},
+          {"--boundaries", given.boundaries.value_or("")},
           {"--microbatches", given.microbatches ? std::to_string(*given.microbatches) : ""},
           {"--microbatch-size", given.microbatch_size ? std::to_string(*given.microbatch_size) : ""}};
 }

@@ -14,6 +14,7 @@ namespace train {
 
 struct gpu_timing {
   std::string products = "bf16";
+  bool half_boundaries = false;  ///< see gpt_cuda::shape
   int samples = 1;
   int warmup = 2, repeats = 5;
   std::function<void(int layer)> before = [](int) {};

@@ -38,7 +38,7 @@ namespace train {
 
 [[nodiscard]] inline gpt_cuda::timing timing_of(const gpt::config& m, const std::string& corpus, const gpu_timing& how) {
   const auto b = gpt::draw<float>(corpus, m.sequence, {.seed = m.seed, .samples = how.samples});
-  return {.model = gpt_cuda::shape_of(m, how.products == "bf16"),
+  return {.model = gpt_cuda::shape_of(m, how.products == "bf16", how.half_boundaries),
           .samples = how.samples,
           .first_weights = [m](int layer) { return first_weights(m, layer); },
           .data = {to_numbers(b.inputs), to_numbers(b.targets)},
@@ -57,6 +57,7 @@ class gpu_rank {
   using optimizer = gpt_cuda::optimizer<Api>;
   using backend = hetsched::cuda_graph_backend<Api>;
   using stager = Stager;
+  static constexpr bool can_halve_boundaries = true;
 
   /// `place`: a device, or -1, the host.
   gpu_rank(hetsched::cuda_devices<Api>& devices, int place, int rank, const arguments& given)
@@ -90,12 +91,13 @@ class gpu_rank {
       }
   }
   template <class Group>
-  [[nodiscard]] layer make_layer(const gpt::config& m, int l, const Group& group, hetsched::recomputation recompute) const {
+  [[nodiscard]] layer make_layer(const gpt::config& m, int l, const Group& group, hetsched::recomputation recompute,
+                                 bool half_boundaries) const {
     // The part of a host's rank, whose collectives nobody calls.
     const auto like = [](const auto& axis) { return hetsched::device_axis<float>(axis.rank(), axis.size(), nullptr); };
     auto host = train::make_layer<float>(m, l, like(group.tensor()), recompute, like(group.context()), like(group.expert()),
                                          group.tensor_shares());
-    return gpt_cuda::operations<Api>::make_layer(gpt_cuda::shape_of(m, products_ == "bf16"), l,
+    return gpt_cuda::operations<Api>::make_layer(gpt_cuda::shape_of(m, products_ == "bf16", half_boundaries), l,
                                                  {.first = parameters_of(host),
                                                   .cuts = host.parameter_cuts(),
                                                   .axis = gpt_cuda::group_axis_of<Api>(group.tensor()),
@@ -105,15 +107,17 @@ class gpu_rank {
   }
   [[nodiscard]] tensor put(const gpt::tensor<float>& t) const { return gpt_cuda::upload(own_.compute_queue(), to_numbers(t)); }
   [[nodiscard]] static auto loss(std::size_t rows) {
-    return [rows](const tensor& logits, const tensor& targets, const hetsched::cuda_queue<Api>& q, double& value) {
-      return gpt_cuda::operations<Api>::cross_entropy_part(logits, targets, rows, q, value);
+    return [rows](tensor logits, const tensor& targets, const hetsched::cuda_queue<Api>& q, double& value) {
+      return gpt_cuda::operations<Api>::cross_entropy_part(std::move(logits), targets, rows, q, value);
     };
   }
   template <class Alive>
-  [[nodiscard]] std::vector<double> time_layers(const job& j, int samples, const Alive& alive) const {
+  [[nodiscard]] std::vector<double> time_layers(const job& j, int samples, bool half_boundaries, const Alive& alive) const {
     const auto found = gpt_cuda::operations<Api>::time_layers(
         *devices_, place_,
-        timing_of(j.config, j.corpus, {.products = products_, .samples = samples, .before = [&](int) { alive(); }}));
+        timing_of(
+            j.config, j.corpus,
+            {.products = products_, .half_boundaries = half_boundaries, .samples = samples, .before = [&](int) { alive(); }}));
     std::vector<double> took;
     for (const auto& l : found) took.push_back(l.took.forward.median_s);
     for (const auto& l : found) took.push_back(l.took.backward.median_s);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <utility>
 
 #include <hetsched/runtime/communicator/communicator.hpp>
 
@@ -19,9 +20,9 @@ hetsched::any_layer<gpt::tensor<Real>> make_layer(const gpt::config& m, int laye
 }
 
 template <class Real>
-hetsched::loss_value<gpt::tensor<Real>> cross_entropy_part(const gpt::tensor<Real>& logits, const gpt::tensor<Real>& targets,
+hetsched::loss_value<gpt::tensor<Real>> cross_entropy_part(gpt::tensor<Real> logits, const gpt::tensor<Real>& targets,
                                                            std::size_t all_rows) {
-  return gpt::cross_entropy_part(logits, targets, all_rows);
+  return gpt::cross_entropy_part(std::move(logits), targets, all_rows);
 }
 
 template <class Real>
@@ -37,7 +38,7 @@ std::vector<hetsched::layer_profile> profile_model(const gpt::config& m, std::st
   return hetsched::profile_layers(
       {0, gpt::layer_count(m)}, own_rows(batch.inputs), [&](int layer) { return gpt::make_layer<Real>(m, layer, axis); },
       [&](int layer) { return layer_kind(m, layer); },
-      [&](const gpt::tensor<Real>& logits) { return gpt::cross_entropy(logits, targets); }, options);
+      [&](gpt::tensor<Real> logits) { return gpt::cross_entropy(std::move(logits), targets); }, options);
 }
 
 template <class Real>
@@ -61,10 +62,10 @@ template hetsched::any_layer<gpt::tensor<float>> make_layer<float>(const gpt::co
 template hetsched::any_layer<gpt::tensor<double>> make_layer<double>(
     const gpt::config&, int, const hetsched::device_axis<double>&, hetsched::recomputation, const hetsched::device_axis<double>&,
     const hetsched::device_axis<double>&, const std::vector<double>&);
-template hetsched::loss_value<gpt::tensor<float>> cross_entropy_part<float>(const gpt::tensor<float>&, const gpt::tensor<float>&,
+template hetsched::loss_value<gpt::tensor<float>> cross_entropy_part<float>(gpt::tensor<float>, const gpt::tensor<float>&,
                                                                             std::size_t);
-template hetsched::loss_value<gpt::tensor<double>> cross_entropy_part<double>(const gpt::tensor<double>&,
-                                                                              const gpt::tensor<double>&, std::size_t);
+template hetsched::loss_value<gpt::tensor<double>> cross_entropy_part<double>(gpt::tensor<double>, const gpt::tensor<double>&,
+                                                                              std::size_t);
 template std::vector<hetsched::layer_profile> profile_model<float>(const gpt::config&, std::string_view, int,
                                                                    const hetsched::profile_options&,
                                                                    const hetsched::device_axis<float>&);

@@ -26,7 +26,7 @@ template <class Real>
                                                                 const hetsched::device_axis<Real>& expert = {},
                                                                 const std::vector<double>& shares = {});
 template <class Real>
-[[nodiscard]] hetsched::loss_value<gpt::tensor<Real>> cross_entropy_part(const gpt::tensor<Real>& logits,
+[[nodiscard]] hetsched::loss_value<gpt::tensor<Real>> cross_entropy_part(gpt::tensor<Real> logits,
                                                                          const gpt::tensor<Real>& targets, std::size_t all_rows);
 
 /// Times all layers of a model on a microbatch of a text; on a tensor axis this rank's part of them, with all ranks of it.

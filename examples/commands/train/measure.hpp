@@ -60,6 +60,7 @@ struct measuring {
   std::function<void(std::string)> before;        ///< told on rank 0 what comes next
   measurements found;                             ///< rank 0's
   std::string device = "cpu", products = "bf16";  ///< where ranks compute
+  bool half_boundaries = false;                   ///< on GPUs: bf16 numbers between layers
 };
 void measure_on_hosts(measuring& m);
 void measure_on_gpus(measuring& m);

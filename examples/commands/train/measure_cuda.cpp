@@ -38,7 +38,12 @@ void train::measure_on_gpus(measuring& m) {
     for (const int size : m.how.microbatch_sizes) {
       const auto costs = time_on_gpu(
           m.config, m.corpus, place,
-          {.products = m.products, .samples = size, .warmup = m.how.warmup, .repeats = m.how.repeats, .before = [&](int l) {
+          {.products = m.products,
+           .half_boundaries = m.half_boundaries,
+           .samples = size,
+           .warmup = m.how.warmup,
+           .repeats = m.how.repeats,
+           .before = [&](int l) {
              m.before(layer_name(m.config, l) + " on GPU " + std::to_string(place) + ", microbatch size " + std::to_string(size));
            }});
       auto& took = layers.emplace_back();

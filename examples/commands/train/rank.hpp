@@ -33,6 +33,7 @@
 #include <gpt/model.hpp>
 #include <gpt/optimizer.hpp>
 #include <train/agree.hpp>
+#include <train/boundaries.hpp>
 #include <train/host_number.hpp>
 #include <train/layers.hpp>
 #include <train/log.hpp>
@@ -65,6 +66,7 @@ struct host_rank {
   using optimizer = gpt::chosen_optimizer;
   using backend = hetsched::host_backend;
   using stager = hetsched::no_stager;
+  static constexpr bool can_halve_boundaries = false;  ///< whether it can hand on bf16 numbers
 
   [[nodiscard]] static backend make_backend() { return {}; }
   [[nodiscard]] static stager make_stager() { return {}; }
@@ -72,17 +74,19 @@ struct host_rank {
   /// `direct`: no tensor goes by way of the hosts. Throws: input_error for what ranks like this one do not do.
   static void require_supported(const gpt::config&, const hetsched::training_layout&, [[maybe_unused]] bool direct) {}
   template <class Group>
-  [[nodiscard]] static layer make_layer(const gpt::config& m, int l, const Group& group, hetsched::recomputation recompute) {
+  [[nodiscard]] static layer make_layer(const gpt::config& m, int l, const Group& group, hetsched::recomputation recompute,
+                                        [[maybe_unused]] bool half_boundaries) {
     return train::make_layer<Real>(m, l, group.tensor(), recompute, group.context(), group.expert(), group.tensor_shares());
   }
   [[nodiscard]] static tensor put(tensor t) { return t; }
   /// Its part of the mean over so many rows.
   [[nodiscard]] static auto loss(std::size_t rows) {
-    return [rows](const tensor& logits, const tensor& targets) { return train::cross_entropy_part(logits, targets, rows); };
+    return [rows](tensor logits, const tensor& targets) { return train::cross_entropy_part(std::move(logits), targets, rows); };
   }
   /// Seconds of every layer's forward, then of its backward. `alive`: called now and then.
   template <class Alive>
-  [[nodiscard]] static std::vector<double> time_layers(const job& j, int samples, const Alive& alive) {
+  [[nodiscard]] static std::vector<double> time_layers(const job& j, int samples, [[maybe_unused]] bool half_boundaries,
+                                                       const Alive& alive) {
     std::vector<double> took;
     const auto found =
         profile_model<Real>(j.config, j.corpus, samples, {.warmup = 1, .repeats = 3, .before_layer = [&](int) { alive(); }});
@@ -94,18 +98,19 @@ struct host_rank {
 
 /// The plan for these ranks: rank 0 times the layers, all ranks then plan alike.
 template <class Rank, class Communicator>
-hetsched::plan_file make_plan(const job& j, Communicator& comm, const Rank& here) {
+hetsched::plan_file make_plan(const job& j, Communicator& comm, const Rank& here, bool half_boundaries) {
   const equal_ranks there{.ranks = comm.ranks(),
                           .microbatches = j.given.microbatches.value_or(8),
                           .microbatch_size = j.given.microbatch_size.value_or(1)};
   std::vector<double> mine;
   const double deadline_s = j.given.place.deadline_s;
   work_together(comm, deadline_s, "timing layers", [&](const auto& alive) {
-    if (comm.rank() == 0) mine = here.time_layers(j, there.microbatch_size, alive);
+    if (comm.rank() == 0) mine = here.time_layers(j, there.microbatch_size, half_boundaries, alive);
   });
   const auto times = gather(comm, mine, deadline_s, "timing layers").front();
   const auto layers = times.begin() + gpt::layer_count(j.config);
-  auto found = plan_for(j.config, there, {times.begin(), layers}, {layers, times.end()}, j.given.model.element_bytes());
+  auto found = plan_for(j.config, there, {times.begin(), layers}, {layers, times.end()},
+                        half_boundaries ? 2 : j.given.model.element_bytes());
   if (!found)
     throw no_plan("no plan for " + std::to_string(comm.ranks()) + " ranks and " + std::to_string(gpt::layer_count(j.config)) +
                   " layers: " + found.why_not().reason);
@@ -140,16 +145,25 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   agree_on(comm, shared_options(given), deadline_s);
   std::vector<char> on_gpu;
   std::vector<double> host;
+  int can_halve = 0;
   for (const auto& told :
-       gather(comm, {here.on_gpu() ? 1.0 : 0.0, given.cuda_ipc ? host_number() : 0.0}, deadline_s, "comparing devices")) {
-    on_gpu.push_back(told.front() != 0);
-    host.push_back(told.back());
+       gather(comm, {here.on_gpu() ? 1.0 : 0.0, given.cuda_ipc ? host_number() : 0.0, Rank::can_halve_boundaries ? 1.0 : 0.0},
+              deadline_s, "comparing devices")) {
+    on_gpu.push_back(told[0] != 0);
+    host.push_back(told[1]);
+    can_halve += told[2] != 0 ? 1 : 0;
   }
   const auto some = std::count(on_gpu.begin(), on_gpu.end(), char{1});
   const bool all_on_gpus = some == std::ssize(on_gpu);
   if (!j.plan && some > 0 && !all_on_gpus)
     throw known_to_all("--device: ranks on GPUs and on the host are no equal ranks to plan for: give a --plan");
-  const auto plan = j.plan ? *j.plan : make_plan(j, comm, here);
+  const bool wants_halves = wants_half_boundaries(j), is_odd = j.config.hidden % 2 != 0;
+  const bool half_boundaries = wants_halves && can_halve == comm.ranks() && !is_odd;
+  if (speaks && wants_halves && !given.boundaries && can_halve > 0)
+    say(half_boundaries ? "what lies between layers is of bf16 numbers, as the plan says: --boundaries fp32 keeps all bits"
+                        : std::string("what lies between layers is of fp32 numbers, not of bf16 as the plan says: ") +
+                              (is_odd ? "--hidden is odd" : "processes with --device cpu know no other"));
+  const auto plan = j.plan ? *j.plan : make_plan(j, comm, here, half_boundaries);
   auto layout = make_training_layout(plan.plan, {.schedule = given.schedule, .chunks = given.chunks});
   if (keep_shared_whole(layout, !gpt::ties(j.config).empty()) && speaks)
     say("in stages of ZeRO stage 3 weights that others hold, too (other pipelines or directions, a tied embedding), stay whole, "
@@ -183,9 +197,13 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   const auto bound = backend.bind();
   std::optional<trainer_type> made;
   const auto make_one = [&](int layer, const typename trainer_type::group_type& group) {
-    return here.make_layer(j.config, layer, group, recompute);
+    return here.make_layer(j.config, layer, group, recompute, half_boundaries);
   };
-  const auto shape_after = [&](int layer, int samples) { return gpt::shape_after(j.config, layer, samples); };
+  const auto shape_after = [&](int layer, int samples) {
+    auto shape = gpt::shape_after(j.config, layer, samples);
+    if (half_boundaries && layer + 1 < gpt::layer_count(j.config)) shape.back() /= 2;  // counted in floats
+    return shape;
+  };
   try {
     made.emplace(layout, make_one, shape_after, comm, typename Rank::optimizer{make_optimizer(given)},
                  trainer_options{.deadline_s = deadline_s,
@@ -302,17 +320,19 @@ void train_rank(const job& j, Communicator& comm, const Rank& here, job::result&
   if (given.replan_layers) {
     if (!byte_plane<Communicator> || some > 0) throw known_to_all("--replan-layers needs ranks on the host");
     std::vector<double> expected_s;
-    work_together(comm, deadline_s, "timing layers", [&](const auto& alive) { expected_s = here.time_layers(j, size, alive); });
+    work_together(comm, deadline_s, "timing layers",
+                  [&](const auto& alive) { expected_s = here.time_layers(j, size, half_boundaries, alive); });
     watch.emplace(comm, expected_s, deadline_s);
     for (const auto& line : plan.plan.pipelines) bytes_by_pipeline.push_back(bytes_of_layers(line, trainer.parameters()));
   }
   std::deque<timeline> recent;  // the last steps, as measured
   double told_s = 0;            // of the iteration, when the order was solved last
+  std::uint64_t sent_before = 0;
   // Since the last call; -1: the communicator does not count.
-  auto sent_bytes = [&, before = std::uint64_t{0}]() mutable {
+  const auto sent_bytes = [&] {
     if constexpr (requires { comm.bytes_sent(); }) {
       const std::optional<std::uint64_t> now = comm.bytes_sent();
-      return now ? static_cast<double>(*now - std::exchange(before, *now)) : -1.0;
+      return now ? static_cast<double>(*now - std::exchange(sent_before, *now)) : -1.0;
     } else {
       return -1.0;
     }

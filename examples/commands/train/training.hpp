@@ -49,6 +49,7 @@ struct arguments {
   double replan_gain = 0.05;
   bool replan_layers = false;                     ///< layers move between stages, too
   std::string device = "cpu", products = "bf16";  ///< where ranks compute, and of what numbers products are on GPUs
+  std::optional<std::string> boundaries;          ///< of what numbers is what lies between layers, on GPUs; none: as planned
   bool graphs = false, nccl = false, cuda_ipc = false;
   bool sums_in_order = false;  ///< of gradients over NCCL, too
 };
