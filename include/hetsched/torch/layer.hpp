@@ -319,8 +319,8 @@ class torch_layer {
 template <class Input, class Output, pipeline_tensor Tensor = at::Tensor>
 [[nodiscard]] auto torch_parts_layer(std::shared_ptr<torch::nn::Module> module, std::function<Output(const Input&)> forward,
                                      packed_room room = {}) {
-  using layer = torch_layer<Tensor, Input, Output>;
-  return packed_layer<Tensor, Input, Output, layer>(layer(std::move(module), std::move(forward)), room);
+  using own_layer = torch_layer<Tensor, Input, Output>;
+  return packed_layer<Tensor, Input, Output, own_layer>(own_layer(std::move(module), std::move(forward)), room);
 }
 
 }  // namespace hetsched

@@ -8,6 +8,7 @@
 
 #include <torch/nn/modules/linear.h>
 
+#include <hetsched/hetsched.hpp>
 #include <hetsched/runtime.hpp>
 #include <hetsched/schedule.hpp>
 #include <hetsched/torch.hpp>
