@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs what is missing, builds, and runs the tests of the named lanes, or every test: usage run.sh [LANE...]
-#   release  the commands and what the docs print; of what searches, the test files of which sanitizers run a share, more of them and
-#            optimised
+#   release  the commands and what the docs print, and, optimised, the tests of searches, of which sanitizers run a share only
 #   package  compiles the tree as its users do: all headers, consumers, code in the docs
 #   debug    every test file but those of commands, with contracts, AddressSanitizer and UndefinedBehaviorSanitizer (but for what
 #            the latter asks of each pointer: that doubles the code; null is found all the same, and the lane fuzz has it)

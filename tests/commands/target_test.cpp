@@ -175,6 +175,14 @@ TEST_CASE("hetsched-plan --for: where a target runs one pipeline, no planner tha
   const double own_s = iteration_of("");
   CHECK(own_s <= iteration_of(" --planner placement") * (1 + 1e-9));
   CHECK(own_s <= iteration_of(" --planner hetauto_exact") * (1 + 1e-9));
+  // A rule that is asked for is kept, also for a target that takes any schedule.
+  w.put("t.json", R"({"format": "hetsched/target", "version": 1, "name": "mine", "several_pipelines": false})");
+  const auto ruled = w.run(
+      "hetsched-plan --cluster c.json --model m.json --global-batch 16 --microbatch-size 2 --for t.json --warmup 1f1b --out "
+      "r.json");
+  CAPTURE(ruled.errors);
+  REQUIRE(ruled.status == 0);
+  for (const auto& line : hetsched::read_plan(w.path("r.json")).plan.pipelines) CHECK(line.schedule.name == "1f1b");
 }
 
 TEST_CASE("hetsched-plan --for: devices that no target takes together are not in one plan, which exports") {

@@ -26,9 +26,10 @@ inline void require_boundaries(const std::optional<std::string>& asked, const st
   if (m.hidden % 2 != 0) throw hetsched::input_error(needs + "an even --hidden, found " + std::to_string(m.hidden));
 }
 
-/// Whether a plan counts on two bytes for each number between its stages, bf16: what is computed under autocast is wide there.
+/// Whether a plan by formulas counts on bf16 between its stages. Profiles tell bytes of their own; and under autocast sums stay
+/// wide, whatever the formulas say.
 [[nodiscard]] inline bool has_half_boundaries(const hetsched::plan_setting& s) {
-  return s.precision == "bf16" && !(s.stack && s.stack->autocast);
+  return s.precision == "bf16" && s.costs != "profile" && !(s.stack && s.stack->autocast);
 }
 
 /// Whether bf16 numbers are to lie between layers: as asked for, or else as the plan says, if there is one.

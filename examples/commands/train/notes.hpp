@@ -10,6 +10,7 @@
 
 #include <hetsched/core/checksum.hpp>
 
+#include <train/boundaries.hpp>
 #include <train/checkpoint.hpp>
 #include <train/training.hpp>
 
@@ -30,6 +31,7 @@ namespace train {
                        {"batch", batch_text(p, j.given.accumulate)},
                        {"text", std::to_string(j.corpus.size()) + " bytes, " +
                                     hetsched::detail::hexadecimal(hetsched::crc64(std::as_bytes(std::span(j.corpus))))}};
+  if (wants_half_boundaries(j)) notes["boundaries"] = "bf16";
   if (j.given.decay != "constant" || j.given.warmup > 0)
     notes["learning rate's decay"] = j.given.decay + " to " + number(j.given.rate_floor) + " at step " +
                                      std::to_string(j.given.steps) + " behind " + std::to_string(j.given.warmup) +

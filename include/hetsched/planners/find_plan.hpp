@@ -86,7 +86,9 @@ namespace hetsched {
 
 /// Plans from the fastest to the cheapest of all microbatch sizes together, of which none is both slower and dearer than another;
 /// `known`, one that is known already, is among them where it belongs there. Where request.sends hold ranks up, plans take and
-/// cost what they do with these (iteration_under), though what is predicted of them is for transfers beside computing.
+/// cost what they do with these (iteration_under), though what is predicted of them is for transfers beside computing. Where the
+/// size is asked for, a plan's bound is that of its own deadline, as of time_cost_frontier; else that of `known` if this is the
+/// cheapest, which holds for all sizes, or 0.
 /// Throws: input_error as time_cost_frontier, for a target, and for a planner without a frontier.
 [[nodiscard]] std::vector<plan> find_frontier(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                               const planner_entry& planner, const plan& known);

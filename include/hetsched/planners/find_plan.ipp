@@ -170,6 +170,14 @@ struct costs_of_all_held : any_cost_model {
   }
 };
 
+/// What a search has proven, of a plan that it has not found.
+inline void tell_of_better(plan& p) {
+  auto& told = *p.evidence;
+  told.objective_value = objective_of(p);
+  told.objective_bound = std::min(told.objective_bound, told.objective_value);
+  told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
+}
+
 /// The search of find_plan.
 class plan_finder {
  public:
@@ -706,17 +714,21 @@ class plan_finder {
     constexpr maker alike = [](const auto& hardware, const auto& costs, const auto& own, const auto& choice) {
       return hetauto_exact(hardware, costs, own, {.warmup = choice.warmup, .epsilon = choice.epsilon, .prove = false});
     };
-    problem.progress = [&](const search_progress&) { return go_on(); };
     for (const auto other_planner : {singles, alike}) {
       if (!go_on()) break;
-      if (found) problem.beat = std::min(problem.beat, objective_of(*found));
+      // It has a rule of its own, which only a schedule that is asked for takes the place of.
+      if (other_planner == singles && !schedule_ && choice_.warmup != warmup_rule::exact) continue;
+      problem.beat = std::min(problem.beat, sums_below * std::min(best_before_, found ? objective_of(*found) : infinity));
       const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
         return planned(hardware, costs, own, choice_, how, false, other_planner);
       };
       auto other = within_target(hardware_, costs_, *request_.target, problem, make,
                                  {.setting = request_.setting, .judging = how, .proves = false});
-      if (!other || (found && !(objective_of(*other) < objective_of(*found)))) continue;
-      if (found && found->evidence) {  // of a space that has the other's
+      if (!other) continue;
+      other->planner = planner_.name;
+      if (!found) return other;
+      if (!(objective_of(*other) < objective_of(*found))) continue;
+      if (found->evidence) {  // of a space that has the other's
         other->evidence = found->evidence;
         tell_of_better(*other);
       }
@@ -850,14 +862,6 @@ class plan_finder {
   void tell_of_schedule(plan& p) const {
     if (!leaves_backwards_whole(*schedule_)) p.evidence->objective_bound = 0;
     tell_of_better(p);
-  }
-
-  // What a search has proven, of a plan that it has not found.
-  static void tell_of_better(plan& p) {
-    auto& told = *p.evidence;
-    told.objective_value = objective_of(p);
-    told.objective_bound = std::min(told.objective_bound, told.objective_value);
-    told.complete = told.complete && told.objective_bound >= told.objective_value * (1 - tolerance::sums);
   }
 
   [[nodiscard]] outcome<plan> under_schedule(const cluster& hardware, const costs_by_size& costs, plan p,
@@ -1338,13 +1342,9 @@ HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const c
   if (!planner.frontier) throw input_error("planner " + std::string(planner.name) + " knows no money: it has no frontier");
   if (request.target) throw input_error("a frontier of time and money is of all plans, and knows no target");
   std::vector<plan> all{known};
-  double bound = infinity;  // below which no plan of any size costs
-  for (const int size :
-       request.microbatch_size > 0 ? std::vector{request.microbatch_size} : microbatch_sizes(request.global_batch)) {
-    if (request.go_on && !request.go_on()) {
-      bound = 0;
-      break;
-    }
+  const auto sizes = request.microbatch_size > 0 ? std::vector{request.microbatch_size} : microbatch_sizes(request.global_batch);
+  for (const int size : sizes) {
+    if (request.go_on && !request.go_on()) break;
     if (request.lacks && !request.lacks(size).empty()) continue;
     auto problem = problem_of(request, size);
     problem.objective = plan_objective::cost;
@@ -1352,22 +1352,19 @@ HETSCHED_INLINE std::vector<plan> find_frontier(const cluster& hardware, const c
       if (request.progress) request.progress({.search = state, .microbatch_size = size});
       return !request.go_on || request.go_on();
     };
-    auto found = planner.frontier(hardware, costs(size), problem, request.how);
-    if (!found) {
-      // That none is in time, a search does not prove.
-      if (found.why_not().why != refusal::kind::infeasible || request.deadline_s < infinity) bound = 0;
-      continue;
-    }
-    for (auto& p : *found) {
-      p.setting = request.setting;
-      bound = std::min(bound, p.evidence ? p.evidence->objective_bound : 0);
-      all.push_back(std::move(p));
-    }
+    if (auto found = planner.frontier(hardware, costs(size), problem, request.how))
+      for (auto& p : *found) {
+        p.setting = request.setting;
+        all.push_back(std::move(p));
+      }
   }
-  if (known.evidence && known.objective == plan_objective::cost) bound = std::max(bound, known.evidence->objective_bound);
+  // What is proven beside a plan is of its own size. Of all sizes more is known only where the cheapest plan was searched.
+  const double of_all = known.objective == plan_objective::cost && known.evidence ? known.evidence->objective_bound : 0;
   for (auto& p : all)
-    if (p.evidence && p.objective == plan_objective::cost && all.size() > 1)
-      p.evidence->objective_bound = std::min(bound, objective_of(p));
+    if (p.evidence && p.objective == plan_objective::cost && sizes.size() > 1) {
+      p.evidence->objective_bound = of_all;
+      detail::tell_of_better(p);
+    }
   const auto sends = detail::trainer_sends(request);
   if (sends == send_mode::asynchronous) return cheaper_when_slower(std::move(all));
   const auto with_sends = [&](std::vector<plan> plans) {
