@@ -144,7 +144,7 @@ TEST_CASE("hetsched-plan --for: pipelines that are copies of one, where links ar
   CHECK(grouped.find(", with sends " + seconds + ", no plan below ") != std::string::npos);
 }
 
-TEST_CASE("hetsched-plan --for: where a target runs one pipeline, no planner that is named has a better one on a few devices") {
+TEST_CASE("hetsched-plan --for: where a target runs one pipeline, single devices and equal parts are searched, too") {
   const place w;
   const auto part = [](const std::string& name, const std::string& device, int nodes, int between) {
     return R"({"name": ")" + name + R"(", "device": ")" + device + R"(", "nodes": )" + std::to_string(nodes) +

@@ -717,19 +717,19 @@ TEST_CASE("planners that share a book make the plans that they make alone, and a
 }
 
 TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks, and bounds stay bounds") {
-  if (sanitizer_share > 1) return;  // minutes there, of searches that other cases run
+  constexpr bool small = sanitizer_share > 1;  // the whole takes minutes there
   auto hardware = two_kinds();
   hardware.links[0].link.bandwidth /= 4;
-  const auto model = gpt({.layers = 6, .hidden = 1024, .heads = 16, .vocab = 32000, .sequence = 512});
+  const auto model = gpt({.layers = small ? 2 : 6, .hidden = 1024, .heads = 16, .vocab = 32000, .sequence = 512});
   training_cost_options options{.stack = *find_training_stack("deepspeed")};
   REQUIRE(options.stack.sends == send_mode::blocking);
-  plan_request request{.global_batch = 32, .planner = "interop_dp", .use_all_devices = true};
+  plan_request request{.global_batch = small ? 4 : 32, .planner = "interop_dp", .use_all_devices = true};
   const auto found = find_plan(hardware, model, request, options);
   request.sends = send_mode::asynchronous;
   const auto beside = find_plan(hardware, model, request, options);
   REQUIRE(found);
   REQUIRE(beside);
-  options.batch = 32;
+  options.batch = request.global_batch;
   const auto costs = training_costs(hardware, model, options);
   const auto sent_s = [&](const plan& p) {
     const auto judged = evaluate(hardware, costs, p);
@@ -738,12 +738,13 @@ TEST_CASE("sends that hold ranks up: plans are chosen by them, for whoever asks,
     return iteration_under(*judged, send_mode::blocking);
   };
   const double chosen_s = sent_s(*found);
-  CHECK(chosen_s < 0.99 * sent_s(*beside));
+  CHECK(chosen_s <= (small ? 1 + 1e-9 : 0.99) * sent_s(*beside));
   CHECK(found->predicted.iteration_s >= beside->predicted.iteration_s);
   CHECK(found->setting == beside->setting);
   REQUIRE(found->evidence);
   CHECK(found->evidence->objective_bound <= chosen_s);
   CHECK(found->evidence->objective_value == found->predicted.iteration_s);
+  if (small) return;
   // The same by costs, as the setting's stack sends; and no plan is looked at that there is no time for.
   request.sends = {};
   request.setting = found->setting;

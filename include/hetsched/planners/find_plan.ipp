@@ -27,6 +27,7 @@
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/planners/baselines.hpp>
 #include <hetsched/planners/detail/offered.hpp>
+#include <hetsched/planners/detail/quickly_placed.hpp>
 #include <hetsched/planners/find_plan.hpp>
 #include <hetsched/planners/first_plan.hpp>
 #include <hetsched/planners/hetauto.hpp>
@@ -704,7 +705,6 @@ class plan_finder {
 
   // The best of a plan of one pipeline, of single devices and of equal parts, where there are few devices to search.
   [[nodiscard]] outcome<plan> with_other_planners(outcome<plan> found, planning_problem problem, const evaluate_options& how) {
-    constexpr int quickly_placed = 16;
     if (problem.objective != plan_objective::iteration || hardware_.device_count() > quickly_placed) return found;
     if (found && found->evidence && found->evidence->complete) return found;
     constexpr maker singles = [](const auto& hardware, const auto& costs, const auto& own, const auto&) -> outcome<plan> {

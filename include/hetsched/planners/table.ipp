@@ -16,6 +16,7 @@
 #include <hetsched/plan/order.hpp>
 #include <hetsched/planners/baselines.hpp>
 #include <hetsched/planners/detail/offered.hpp>
+#include <hetsched/planners/detail/quickly_placed.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
 #include <hetsched/planners/hexiscale.hpp>
@@ -44,7 +45,7 @@ inline outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model&
   return interop_dp(hardware, costs, problem, options);
 }
 
-inline constexpr int quickly_placed = 16, quickly_polished = 64, quickly_cut = 128;  // devices
+inline constexpr int quickly_polished = 64, quickly_cut = 128;  // devices
 
 inline parallel_pipelines_options of_pipelines(const planner_choice& given) {
   parallel_pipelines_options options{.warmup = given.warmup, .epsilon = given.epsilon};
