@@ -94,8 +94,8 @@ template <class Rank>
   return halves;
 }
 
-/// Whether no tensor goes by way of the hosts: between processes what is on a GPU does, or over NCCL, or, within a host, by CUDA
-/// IPC.
+/// Whether no tensor goes by way of the hosts. Between processes what is on a GPU does, unless it goes over NCCL, or, within a
+/// host, by CUDA IPC.
 [[nodiscard]] inline bool is_direct(const rank_devices& devices, const arguments& given) {
   return devices.on_gpus() == 0 || given.place.transport == "threads" || (given.nccl && devices.all_on_gpus());
 }

@@ -8,7 +8,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -105,7 +104,7 @@ void resume_training(const job& j, Communicator& comm, rank_trainer<Rank, Commun
 /// What a rank tells of its last step.
 template <class Rank, class Communicator>
 [[nodiscard]] std::vector<double> step_numbers(rank_trainer<Rank, Communicator>& trainer, double sent_bytes = -1) {
-  return to_numbers({.times = hetsched::times_of_rank(trainer->measured(), trainer.group()),
+  return to_numbers({.times = hetsched::times_of_rank(trainer->measured(), trainer->place().group),
                      .held_bytes = static_cast<double>(trainer->held().total()),
                      .sent_bytes = sent_bytes});
 }

@@ -72,10 +72,6 @@ class rank_trainer {
 
   [[nodiscard]] trainer_type& operator*() { return *trainer_; }
   [[nodiscard]] trainer_type* operator->() { return &*trainer_; }
-  /// Samples of this rank's microbatches.
-  [[nodiscard]] int microbatch_size() const { return size_; }
-  /// Its group in its pipeline.
-  [[nodiscard]] int group() const { return place_.group; }
 
   /// The samples of a step, or of one of the batches that make it.
   [[nodiscard]] batch draw(const std::string& text, std::int64_t step, int batch_of_step = 0) {

@@ -101,7 +101,7 @@ class running_plan {
       throw known_to_all("--replan-layers needs ranks on the host");
     std::vector<double> expected_s;
     work_together(comm_, given_.place.deadline_s, "timing layers", [&](const auto& alive) {
-      expected_s = here.time_layers(j, trainer_.microbatch_size(), work_.half_boundaries, alive);
+      expected_s = here.time_layers(j, trainer_->pipeline().microbatch_size, work_.half_boundaries, alive);
     });
     watch_.emplace(comm_, expected_s, given_.place.deadline_s);
     for (const auto& line : work_.plan.plan.pipelines)
