@@ -86,91 +86,120 @@ std::vector<error_sum> held_out(const std::vector<operator_sample>& samples, con
   return errors;
 }
 
-int forest_command(const arguments& given) {
-  command::outputs files;
-  files.expect(given.forest);
-  files.reads(given.cluster);
-  correction_file written;
+constexpr int folds = 5;
+
+// The operators of all devices, to grow a forest on.
+struct forest_samples {
+  std::vector<correction_file::measured_device> devices;
+  std::vector<error_sum> listed;  // by device: without a forest
   std::vector<operator_sample> samples;
-  std::vector<int> of_device, of_fold;
-  std::vector<error_sum> listed;
-  constexpr int folds = 5;
+  std::vector<int> of_device, of_fold;  // by sample
+};
+
+forest_samples read_samples(const arguments& given, command::outputs& files) {
+  forest_samples all;
   for (std::size_t i = 0; i < given.devices.size(); ++i) {
     if (given.devices[i].ends_with(".json")) files.reads(given.devices[i]);
     files.reads(given.operators[i]);
     const auto m = read_measured(given.devices[i], given.cluster, given.operators[i]);
     if (m.device.calibration != device_calibration{})
       throw input_error("--device: " + m.device.name + " is calibrated; a forest corrects what datasheets say, so take that out");
-    const auto known = std::find_if(written.measured.begin(), written.measured.end(),
-                                    [&](const auto& one) { return one.name == m.device.name; });
-    const auto number = known - written.measured.begin();
-    if (known == written.measured.end()) {
-      written.measured.push_back({m.device.name, 0});
-      listed.emplace_back();
+    const auto known =
+        std::find_if(all.devices.begin(), all.devices.end(), [&](const auto& one) { return one.name == m.device.name; });
+    const auto number = known - all.devices.begin();
+    if (known == all.devices.end()) {
+      all.devices.push_back({m.device.name, 0});
+      all.listed.emplace_back();
     }
-    written.measured[static_cast<std::size_t>(number)].operators += static_cast<int>(m.seconds.size());
+    all.devices[static_cast<std::size_t>(number)].operators += static_cast<int>(m.seconds.size());
     const auto hardware = make_tile_device(m.device);
     for (std::size_t k = 0; k < m.seconds.size(); ++k) {
-      samples.push_back({hardware, m.file.operators[k], m.seconds[k], given.added_us * 1e-6});
-      of_device.push_back(static_cast<int>(number));
-      of_fold.push_back(static_cast<int>(samples.size() % folds));
-      listed[static_cast<std::size_t>(number)].add(samples.back(), {});
+      all.samples.push_back({hardware, m.file.operators[k], m.seconds[k], given.added_us * 1e-6});
+      all.of_device.push_back(static_cast<int>(number));
+      all.of_fold.push_back(static_cast<int>(all.samples.size() % folds));
+      all.listed[static_cast<std::size_t>(number)].add(all.samples.back(), {});
     }
   }
-  const int devices = static_cast<int>(written.measured.size());
-  command::progress_line progress;
+  return all;
+}
+
+error_sum sum(const std::vector<error_sum>& parts) {
+  error_sum total;
+  for (const auto& e : parts) total = {total.sum + e.sum, total.count + e.count};
+  return total;
+}
+
+// A forest, and how far off it is.
+struct grown_forest {
+  operator_correction correction;
+  error_sum unseen;                  // operators by forests that were not shown them
+  std::vector<error_sum> by_device;  // by forests of the other devices; none: there is one alone
+};
+
+grown_forest grow(const forest_samples& all, command::progress_line& progress) {
+  const int devices = static_cast<int>(all.devices.size());
   int done = 0;
   constexpr int leaves[] = {20, 8, 3};
-  const int all = 1 + folds * static_cast<int>(std::size(leaves)) + (devices > 1 ? devices : 0);
+  const int forests = 1 + folds * static_cast<int>(std::size(leaves)) + (devices > 1 ? devices : 0);
   const auto grown = [&] {
     ++done;
-    progress.show(static_cast<double>(done) / all, std::to_string(done) + " forests");
+    progress.show(static_cast<double>(done) / forests, std::to_string(done) + " forests");
   };
-  const auto sum = [](const std::vector<error_sum>& parts) {
-    error_sum total;
-    for (const auto& e : parts) total = {total.sum + e.sum, total.count + e.count};
-    return total;
-  };
-  const auto before = sum(listed);
-  error_sum unseen;
+  grown_forest forest;
   int leaf = leaves[0];  // the one by which operators that were not shown come out nearest
   for (const int rows : leaves) {
-    const auto found = sum(held_out(samples, of_fold, folds, with_leaves(rows), grown));
-    if (unseen.count > 0 && found.sum >= unseen.sum) continue;
-    unseen = found;
+    const auto found = sum(held_out(all.samples, all.of_fold, folds, with_leaves(rows), grown));
+    if (forest.unseen.count > 0 && found.sum >= forest.unseen.sum) continue;
+    forest.unseen = found;
     leaf = rows;
   }
-  written.correction = operator_correction::train(samples, with_leaves(leaf));
+  forest.correction = operator_correction::train(all.samples, with_leaves(leaf));
   grown();
-  const auto by_device = devices > 1 ? held_out(samples, of_device, devices, with_leaves(leaf), grown) : std::vector<error_sum>{};
-  files.add(given.forest, to_json(written));
-  files.write();
-  if (unseen.mean() >= before.mean())
-    std::cerr << "hetsched-calibrate: operators that it was not shown are no nearer with the forest than without\n";
-  if (given.json) {
-    nlohmann::ordered_json out{{"operators", samples.size()},
-                               {"error_before", before.mean()},
-                               {"error_unseen", unseen.count > 0 ? nlohmann::ordered_json(unseen.mean()) : nullptr},
-                               {"devices", nlohmann::ordered_json::array()},
-                               {"files", files.paths()}};
-    for (std::size_t d = 0; d < written.measured.size(); ++d) {
-      out["devices"].push_back({{"device", written.measured[d].name},
-                                {"operators", written.measured[d].operators},
-                                {"error_before", listed[d].mean()}});
-      if (!by_device.empty()) out["devices"].back()["error_unseen"] = by_device[d].mean();
-    }
-    std::cout << hetsched::detail::dump(out);
-    return command::done;
+  if (devices > 1) forest.by_device = held_out(all.samples, all.of_device, devices, with_leaves(leaf), grown);
+  return forest;
+}
+
+std::string json_text(const forest_samples& all, const grown_forest& forest, const command::outputs& files) {
+  const auto& unseen = forest.unseen;
+  nlohmann::ordered_json out{{"operators", all.samples.size()},
+                             {"error_before", sum(all.listed).mean()},
+                             {"error_unseen", unseen.count > 0 ? nlohmann::ordered_json(unseen.mean()) : nullptr},
+                             {"devices", nlohmann::ordered_json::array()},
+                             {"files", files.paths()}};
+  for (std::size_t d = 0; d < all.devices.size(); ++d) {
+    out["devices"].push_back(
+        {{"device", all.devices[d].name}, {"operators", all.devices[d].operators}, {"error_before", all.listed[d].mean()}});
+    if (!forest.by_device.empty()) out["devices"].back()["error_unseen"] = forest.by_device[d].mean();
   }
+  return hetsched::detail::dump(out);
+}
+
+std::string summary(const forest_samples& all, const grown_forest& forest) {
   std::vector<std::vector<std::string>> rows;
-  for (std::size_t d = 0; d < written.measured.size(); ++d)
-    rows.push_back({written.measured[d].name, std::to_string(written.measured[d].operators), format_percent(listed[d].mean()),
-                    by_device.empty() ? "-" : format_percent(by_device[d].mean())});
-  std::cout << format_table({"device", ">operators", ">off as listed", ">by a forest of the others"}, rows) << "off the "
-            << samples.size() << " measured times by " << format_percent(before.mean()) << " on average as listed";
-  if (unseen.count > 0)
-    std::cout << "; those that a forest was not shown, a fifth at a time, by " << format_percent(unseen.mean()) << " with it";
-  std::cout << "\n" << files.summary();
+  for (std::size_t d = 0; d < all.devices.size(); ++d)
+    rows.push_back({all.devices[d].name, std::to_string(all.devices[d].operators), format_percent(all.listed[d].mean()),
+                    forest.by_device.empty() ? "-" : format_percent(forest.by_device[d].mean())});
+  return format_table({"device", ">operators", ">off as listed", ">by a forest of the others"}, rows) + "off the " +
+         std::to_string(all.samples.size()) + " measured times by " + format_percent(sum(all.listed).mean()) +
+         " on average as listed" +
+         (forest.unseen.count > 0
+              ? "; those that a forest was not shown, a fifth at a time, by " + format_percent(forest.unseen.mean()) + " with it"
+              : "") +
+         '\n';
+}
+
+int forest_command(const arguments& given) {
+  command::outputs files;
+  files.expect(given.forest);
+  files.reads(given.cluster);
+  const auto all = read_samples(given, files);
+  command::progress_line progress;
+  const auto forest = grow(all, progress);
+  files.add(given.forest, to_json(correction_file{all.devices, forest.correction}));
+  files.write();
+  if (forest.unseen.mean() >= sum(all.listed).mean())
+    std::cerr << "hetsched-calibrate: operators that it was not shown are no nearer with the forest than without\n";
+  std::cout << (given.json ? json_text(all, forest, files) : summary(all, forest) + files.summary());
   return command::done;
 }
 

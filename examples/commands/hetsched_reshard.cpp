@@ -84,17 +84,8 @@ double bytes_of(const std::string& dtype) {
   command::unknown_name("--dtype", dtype, names);
 }
 
-int reshard_command(const arguments& given) {
-  command::outputs files;
-  files.expect(given.svg);
-  files.reads(given.cluster);
-  const auto c = read_cluster(given.cluster);
-  const auto from = parse_side(c, "--from", given.from), to = parse_side(c, "--to", given.to);
-  const auto shape = command::numbers_of(given.shape, ',', 3, 1, "--shape");
-  const double element_bytes = bytes_of(given.dtype);
-  if (static_cast<double>(shape[0]) * static_cast<double>(shape[1]) * static_cast<double>(shape[2]) > 1e18)
-    throw input_error("--shape: found " + given.shape + ", expected 1e18 elements at most");
-  check_apart(c, from.group, to.group);
+/// Throws: input_error where that makes too many messages, or --outer does not divide them.
+void check_parts(const arguments& given, const side& from, const side& to) {
   const auto messages = messages_between(from, to, given.replicated);
   const auto limit = [&](const char* option, std::int64_t most) {
     if (messages > most)
@@ -106,12 +97,56 @@ int reshard_command(const arguments& given) {
   if (given.outer > 0 && (from.degrees.data % given.outer != 0 || to.degrees.data % given.outer != 0))
     throw input_error("--outer: " + std::to_string(given.outer) + " does not divide both data degrees, " +
                       std::to_string(from.degrees.data) + " and " + std::to_string(to.degrees.data));
-  std::optional<reshard_strategy> wanted;
-  if (!given.strategy.empty() && !(wanted = find_reshard_strategy(given.strategy))) {
-    std::vector<std::string_view> names;
-    for (const auto s : all_reshard_strategies) names.push_back(name_of(s));
-    command::unknown_name("--strategy", given.strategy, names);
-  }
+}
+
+/// None: no name was given.
+std::optional<reshard_strategy> strategy_of(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  if (const auto found = find_reshard_strategy(name)) return found;
+  std::vector<std::string_view> names;
+  for (const auto s : all_reshard_strategies) names.push_back(name_of(s));
+  command::unknown_name("--strategy", name, names);
+}
+
+std::string json_text(const std::vector<reshard_choice>& all, const reshard_choice& best) {
+  auto strategies = nlohmann::ordered_json::array();
+  for (const auto& r : all)
+    strategies.push_back({{"name", name_of(r.strategy)},
+                          {"seconds", r.price.seconds},
+                          {"occupied_s", r.price.occupied_s},
+                          {"messages", r.price.messages},
+                          {"cross_bytes", r.price.cross_bytes},
+                          {"peak_extra_bytes", r.price.peak_extra_bytes},
+                          {"chunks", r.plan.chunks}});
+  return hetsched::detail::dump(
+      nlohmann::ordered_json{{"strategies", std::move(strategies)}, {"chosen", name_of(best.strategy)}});
+}
+
+/// `best`: one of them.
+std::string table(const std::vector<reshard_choice>& all, const reshard_choice& best, bytes_t memory) {
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& r : all)
+    rows.push_back({std::string(name_of(r.strategy)), format_seconds(r.price.seconds), std::to_string(r.price.messages),
+                    format_bytes(r.price.cross_bytes), format_bytes(r.price.peak_extra_bytes), std::to_string(r.plan.chunks),
+                    &r == &best                         ? "chosen"
+                    : r.price.peak_extra_bytes > memory ? "does not fit"
+                                                        : ""});
+  return format_table({"strategy", ">takes", ">messages", ">crosses", ">extra per device", ">chunks", ""}, rows);
+}
+
+int reshard_command(const arguments& given) {
+  command::outputs files;
+  files.expect(given.svg);
+  files.reads(given.cluster);
+  const auto c = read_cluster(given.cluster);
+  const auto from = parse_side(c, "--from", given.from), to = parse_side(c, "--to", given.to);
+  const auto shape = command::numbers_of(given.shape, ',', 3, 1, "--shape");
+  const double element_bytes = bytes_of(given.dtype);
+  if (static_cast<double>(shape[0]) * static_cast<double>(shape[1]) * static_cast<double>(shape[2]) > 1e18)
+    throw input_error("--shape: found " + given.shape + ", expected 1e18 elements at most");
+  check_apart(c, from.group, to.group);
+  check_parts(given, from, to);
+  const auto wanted = strategy_of(given.strategy);
 
   const auto layout_of = [&](const degrees& d) { return boundary_layout(d, shape[0], shape[1], shape[2], !given.replicated); };
   const auto &here = subcluster_of(c, from.group.mesh), &there = subcluster_of(c, to.group.mesh);
@@ -140,30 +175,7 @@ int reshard_command(const arguments& given) {
   if (!given.svg.empty())
     files.add(given.svg, transfer_svg(shown.plan, c, devices, {.title = title, .element_bytes = element_bytes}));
   files.write();
-
-  if (given.json) {
-    auto strategies = nlohmann::ordered_json::array();
-    for (const auto& r : all)
-      strategies.push_back({{"name", name_of(r.strategy)},
-                            {"seconds", r.price.seconds},
-                            {"occupied_s", r.price.occupied_s},
-                            {"messages", r.price.messages},
-                            {"cross_bytes", r.price.cross_bytes},
-                            {"peak_extra_bytes", r.price.peak_extra_bytes},
-                            {"chunks", r.plan.chunks}});
-    std::cout << hetsched::detail::dump(
-        nlohmann::ordered_json{{"strategies", std::move(strategies)}, {"chosen", name_of(best.strategy)}});
-    return command::done;
-  }
-  std::vector<std::vector<std::string>> rows;
-  for (const auto& r : all)
-    rows.push_back({std::string(name_of(r.strategy)), format_seconds(r.price.seconds), std::to_string(r.price.messages),
-                    format_bytes(r.price.cross_bytes), format_bytes(r.price.peak_extra_bytes), std::to_string(r.plan.chunks),
-                    &r == &best                         ? "chosen"
-                    : r.price.peak_extra_bytes > memory ? "does not fit"
-                                                        : ""});
-  std::cout << format_table({"strategy", ">takes", ">messages", ">crosses", ">extra per device", ">chunks", ""}, rows)
-            << files.summary();
+  std::cout << (given.json ? json_text(all, best) : table(all, best, memory) + files.summary());
   return command::done;
 }
 

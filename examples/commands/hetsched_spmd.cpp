@@ -153,27 +153,25 @@ struct attempt {
   spmd::fit fit;
 };
 
-int spmd_command(const arguments& given) {
-  command::outputs files;
-  files.expect(given.svg);
-  files.reads(given.cluster);
-  files.reads(given.graph);
-  const auto c = read_cluster(given.cluster);
-  const auto file = read_graph(given.graph);
-  const auto devices = devices_of(c, given.devices);
+/// What came of all attempts.
+struct search_result {
+  std::optional<attempt> best;
+  std::optional<spmd::solution> even;  ///< on all devices
+  bool even_fits = true;
+  double bound = infinity;
+  std::string shortage;
+  double least = 0, room = 0;  ///< bytes, where it is proved that nothing fits
+};
+
+search_result search(const cluster& c, const graph_file& file, const std::vector<device_id>& devices, const arguments& given,
+                     command::progress_line& progress) {
   const auto tasks = tasks_of(file, given);
-  command::progress_line progress;
   auto show = [&](double seconds, double bound) {
     progress.show(bound / seconds, format_seconds(seconds) + ", at least " + format_seconds(bound));
     return true;
   };
   const double parameter_bytes = spmd::state_bytes_of(file.graph.format, given.training);
-  std::optional<attempt> best;
-  std::optional<spmd::solution> even;  // on all devices
-  bool even_fits = true;
-  double bound = infinity;
-  std::string shortage;
-  double least = 0, room = 0;  // bytes, where it is proved that nothing fits
+  search_result found;
   for (const auto& set : device_sets(c, devices, given.fewer_devices))
     for (const auto& task : tasks) {
       auto problem = spmd::make_problem(c, set, task.graph, task.goal);
@@ -184,44 +182,53 @@ int spmd_command(const arguments& given) {
       // With segments the bound hardly gets better.
       auto fit = spmd::synthesize_within(*problem, given.any_memory ? unlimited : capacity, parameter_bytes,
                                          {.work = simple ? spmd::synthesis_options{}.work : 2e6, .progress = show});
-      if (simple && set.size() == devices.size() && (even = spmd::even_data_parallel(*problem)))
-        even_fits = spmd::memory_of(*problem, even->program, parameter_bytes).at(even->shares.front()) <=
-                    *std::min_element(capacity.begin(), capacity.end());
-      bound = std::min(bound, fit.bound);
+      if (simple && set.size() == devices.size() && (found.even = spmd::even_data_parallel(*problem)))
+        found.even_fits = spmd::memory_of(*problem, found.even->program, parameter_bytes).at(found.even->shares.front()) <=
+                          *std::min_element(capacity.begin(), capacity.end());
+      found.bound = std::min(found.bound, fit.bound);
       if (fit.none_fits && simple && set.size() == devices.size()) {
-        least = spmd::least_bytes(*problem, parameter_bytes);
-        for (std::size_t k = 0; k < capacity.size(); ++k) room += capacity[k] * problem->kinds[k].count;
+        found.least = spmd::least_bytes(*problem, parameter_bytes);
+        for (std::size_t k = 0; k < capacity.size(); ++k) found.room += capacity[k] * problem->kinds[k].count;
       }
-      if (!fit.solution && shortage.empty()) shortage = shortage_text(*problem, fit.bytes, capacity);
-      if (fit.solution && (!best || fit.solution->seconds < best->fit.solution->seconds))
-        best = attempt{*std::move(problem), std::move(capacity), std::move(fit)};
+      if (!fit.solution && found.shortage.empty()) found.shortage = shortage_text(*problem, fit.bytes, capacity);
+      if (fit.solution && (!found.best || fit.solution->seconds < found.best->fit.solution->seconds))
+        found.best = attempt{*std::move(problem), std::move(capacity), std::move(fit)};
     }
-  if (!best) {
-    std::cerr << "hetsched-spmd: "
-              << (shortage.empty() ? "no link joins two of the devices"
-                  : least > 0      ? "no program fits: parameters with their state, and gradients, take " +
-                                    format_bytes(static_cast<bytes_t>(least)) + ", the devices have " +
-                                    format_bytes(static_cast<bytes_t>(room)) + " (--any-memory takes no account of it)"
-                              : "no program that was found fits: " + shortage + " (--any-memory takes no account of it)")
-              << '\n';
-    return command::infeasible;
-  }
-  const auto& [problem, capacity, fit] = *best;
-  const auto& found = *fit.solution;
-  const auto whole = spmd::round_shares(problem, found.program, found.shares);
-  if (!given.svg.empty()) {
-    if (static_cast<int>(found.program.size()) > command::most_drawn_steps)
-      throw input_error("--svg: the program has " + std::to_string(found.program.size()) + " steps, expected " +
-                        std::to_string(command::most_drawn_steps) + " at most");
-    files.add(given.svg, command::spmd_picture(problem.graph, found.program,
-                                               given.graph + " on " + std::to_string(problem.device_count()) +
-                                                   " devices: " + format_seconds(found.seconds)));
-  }
-  files.write();
+  return found;
+}
+
+/// Why there is no program.
+std::string none_text(const search_result& found) {
+  if (found.shortage.empty()) return "no link joins two of the devices";
+  return (found.least > 0 ? "no program fits: parameters with their state, and gradients, take " +
+                                format_bytes(static_cast<bytes_t>(found.least)) + ", the devices have " +
+                                format_bytes(static_cast<bytes_t>(found.room))
+                          : "no program that was found fits: " + found.shortage) +
+         " (--any-memory takes no account of it)";
+}
+
+std::string picture(const attempt& best, const std::string& graph) {
+  const auto& program = best.fit.solution->program;
+  if (static_cast<int>(program.size()) > command::most_drawn_steps)
+    throw input_error("--svg: the program has " + std::to_string(program.size()) + " steps, expected " +
+                      std::to_string(command::most_drawn_steps) + " at most");
+  return command::spmd_picture(
+      best.problem.graph, program,
+      graph + " on " + std::to_string(best.problem.device_count()) + " devices: " + format_seconds(best.fit.solution->seconds));
+}
+
+/// What devices do of a program.
+struct device_parts {
+  std::vector<std::vector<double>> shares;     ///< of each segment, in each of each device
+  std::vector<bytes_t> bytes, most;            ///< of each device
+  std::vector<std::vector<std::string>> rows;  ///< of each kind
+};
+
+device_parts parts_of(const cluster& c, const std::vector<device_id>& devices, const attempt& best) {
+  const auto& [problem, capacity, fit] = best;
   const auto segments = static_cast<std::size_t>(problem.segments());
-  std::vector<std::vector<double>> shares(segments);  // of each segment, in each of each device
-  std::vector<bytes_t> bytes, most;
-  std::vector<std::vector<std::string>> rows;  // of each kind
+  device_parts parts;
+  parts.shares.resize(segments);
   for (const auto& d : devices) {
     const auto& name = device_name(c, d);
     const auto kind = std::find_if(problem.kinds.begin(), problem.kinds.end(), [&](const auto& k) { return k.name == name; });
@@ -229,36 +236,66 @@ int spmd_command(const arguments& given) {
     const bool used = kind != problem.kinds.end();
     std::string share_text;
     for (std::size_t s = 0; s < segments; ++s) {
-      shares[s].push_back(used ? found.shares[s * problem.kinds.size() + k] : 0);
-      share_text += (s > 0 ? ", " : "") + format_percent(shares[s].back());
+      parts.shares[s].push_back(used ? fit.solution->shares[s * problem.kinds.size() + k] : 0);
+      share_text += (s > 0 ? ", " : "") + format_percent(parts.shares[s].back());
     }
-    bytes.push_back(used ? static_cast<bytes_t>(std::ceil(fit.bytes[k])) : 0);
-    most.push_back(c.subclusters[static_cast<std::size_t>(d.subcluster)].device.memory_bytes);
-    const auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r[0] == name; });
-    if (row == rows.end())
-      rows.push_back({name, "1", used ? share_text : "left out", format_bytes(bytes.back()) + " / " + format_bytes(most.back())});
+    parts.bytes.push_back(used ? static_cast<bytes_t>(std::ceil(fit.bytes[k])) : 0);
+    parts.most.push_back(c.subclusters[static_cast<std::size_t>(d.subcluster)].device.memory_bytes);
+    const auto row = std::find_if(parts.rows.begin(), parts.rows.end(), [&](const auto& r) { return r[0] == name; });
+    if (row == parts.rows.end())
+      parts.rows.push_back({name, "1", used ? share_text : "left out",
+                            format_bytes(parts.bytes.back()) + " / " + format_bytes(parts.most.back())});
     else
       (*row)[1] = std::to_string(std::stoi((*row)[1]) + 1);
   }
-  if (given.json) {
-    auto program = nlohmann::ordered_json::array();
-    for (const auto& step : found.program) program.push_back(spmd::text_of(problem.graph, step));
-    nlohmann::ordered_json result{{"program", std::move(program)}, {"ratios", shares},       {"cost_s", found.seconds},
-                                  {"rounded_s", whole.seconds},    {"lower_bound_s", bound}, {"data_parallel_s", nullptr}};
-    if (even) result["data_parallel_s"] = even->seconds;
-    result["memory_bytes"] = bytes;
-    result["memory_capacity_bytes"] = most;
-    std::cout << hetsched::detail::dump(result);
-    return command::done;
+  return parts;
+}
+
+std::string json_text(const search_result& found, const device_parts& parts, double rounded_s) {
+  const auto& best = *found.best->fit.solution;
+  auto program = nlohmann::ordered_json::array();
+  for (const auto& step : best.program) program.push_back(spmd::text_of(found.best->problem.graph, step));
+  nlohmann::ordered_json result{{"program", std::move(program)}, {"ratios", parts.shares},       {"cost_s", best.seconds},
+                                {"rounded_s", rounded_s},        {"lower_bound_s", found.bound}, {"data_parallel_s", nullptr}};
+  if (found.even) result["data_parallel_s"] = found.even->seconds;
+  result["memory_bytes"] = parts.bytes;
+  result["memory_capacity_bytes"] = parts.most;
+  return hetsched::detail::dump(result);
+}
+
+std::string summary(const search_result& found, const device_parts& parts, double rounded_s) {
+  const auto& best = *found.best->fit.solution;
+  std::string text;
+  for (const auto& step : best.program) text += spmd::text_of(found.best->problem.graph, step) + '\n';
+  const auto even_text =
+      !found.even ? "not possible" : format_seconds(found.even->seconds) + (found.even_fits ? "" : ", does not fit");
+  return text + '\n' + format_table({"device", ">count", ">share of each", ">memory / device"}, parts.rows) + '\n' +
+         format_table({"", ">takes"}, {{"program", format_seconds(best.seconds)},
+                                       {"with whole rows", format_seconds(rounded_s)},
+                                       {"lower bound", format_seconds(found.bound)},
+                                       {"even data parallelism", even_text}});
+}
+
+int spmd_command(const arguments& given) {
+  command::outputs files;
+  files.expect(given.svg);
+  files.reads(given.cluster);
+  files.reads(given.graph);
+  const auto c = read_cluster(given.cluster);
+  const auto file = read_graph(given.graph);
+  const auto devices = devices_of(c, given.devices);
+  command::progress_line progress;
+  const auto found = search(c, file, devices, given, progress);
+  if (!found.best) {
+    std::cerr << "hetsched-spmd: " << none_text(found) << '\n';
+    return command::infeasible;
   }
-  for (const auto& step : found.program) std::cout << spmd::text_of(problem.graph, step) << '\n';
-  std::cout << '\n' << format_table({"device", ">count", ">share of each", ">memory / device"}, rows) << '\n';
-  const auto even_text = !even ? "not possible" : format_seconds(even->seconds) + (even_fits ? "" : ", does not fit");
-  std::cout << format_table({"", ">takes"}, {{"program", format_seconds(found.seconds)},
-                                             {"with whole rows", format_seconds(whole.seconds)},
-                                             {"lower bound", format_seconds(bound)},
-                                             {"even data parallelism", even_text}})
-            << files.summary();
+  const auto& best = *found.best;
+  const double rounded_s = spmd::round_shares(best.problem, best.fit.solution->program, best.fit.solution->shares).seconds;
+  if (!given.svg.empty()) files.add(given.svg, picture(best, given.graph));
+  files.write();
+  const auto parts = parts_of(c, devices, best);
+  std::cout << (given.json ? json_text(found, parts, rounded_s) : summary(found, parts, rounded_s) + files.summary());
   return command::done;
 }
 

@@ -199,13 +199,8 @@ std::optional<checkpoint_lock> take_folder(const train::arguments& given) {
   return lock;
 }
 
-/// `meets` becomes true when this process goes to meet the others.
-int train_as_told(const train::arguments& given, bool& meets) {
-  command::outputs files;
-  for (const auto& path :
-       {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics, given.times, given.status})
-    files.expect(path);
-  for (const auto& path : {given.plan, given.model.file, given.text, given.validation}) files.reads(path);
+/// Throws: input_error for options of devices and of the optimizer that cannot be, or not together.
+void check_options(const train::arguments& given) {
   train::require_device(given.device, given.nccl);
   if (given.sums_in_order && !given.nccl) throw input_error("--sums-in-order needs --nccl: else gradients are added in order");
   if (given.nccl && given.place.transport != "gloo") throw input_error("--nccl is for processes: it needs --transport gloo");
@@ -227,6 +222,11 @@ int train_as_told(const train::arguments& given, bool& meets) {
                                                   {"--clip", given.clip}};
   for (const auto& [name, value] : rates)
     if (!std::isfinite(value)) throw input_error(std::string(name) + ": expected a finite number");
+}
+
+/// The model and the texts; ranks and plan are yet to be found. Throws: input_error for texts that are too short, and for options
+/// that lack others.
+train::job read_job(const train::arguments& given) {
   train::job j{.given = given,
                .config = train::read_config(given.model),
                .corpus = train::read_corpus(given.text),
@@ -250,34 +250,80 @@ int train_as_told(const train::arguments& given, bool& meets) {
   if (given.replan_layers && given.replan_every == 0) throw input_error("--replan-layers needs --replan-every");
   if (given.snapshot_every > 0 && !given.elastic) throw input_error("--snapshot-every needs --elastic");
   if (given.dry_run && given.join) throw input_error("--dry-run: a process that joins a training has nothing to try alone");
+  return j;
+}
+
+/// This process among the ranks of the job's plan. Where these are not there, the plan is forgotten by what resumes, and refused
+/// by others. False: the plan has no work for this process.
+bool enter_plan(train::job& j) {
+  const auto& given = j.given;
+  const int wanted = make_training_layout(j.plan->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks();
+  if (given.place.transport == "threads" && !given.place.ranks) j.place.ranks = wanted;
+  const auto ranks = train::find_ranks(*j.plan, wanted, given.place.transport != "threads", j.place);
+  const bool named = !ranks.launched.empty();
+  const std::string elsewhere = ": it is for ranks that are not there, or uses one twice";
+  if (!ranks.there && given.checkpoint.resume) {
+    if (j.place.rank == 0)
+      train::say(
+          given.plan +
+          (named ? elsewhere : " is for " + std::to_string(wanted) + " ranks, there are " + std::to_string(j.place.ranks)) +
+          ": plans anew");
+    train::forget_plan(j);
+  } else if (!ranks.there && named) {
+    throw input_error(given.plan + elsewhere);
+  } else if (!ranks.there && given.place.transport == "threads") {
+    throw input_error("--ranks: found " + std::to_string(j.place.ranks) + ", but " + given.plan + " is for " +
+                      std::to_string(wanted));
+  } else if (const int launched = j.place.rank; !train::enter(j.place, ranks)) {
+    train::say("rank " + std::to_string(launched) + ": the plan has no work for it");
+    return false;
+  }
+  return true;
+}
+
+/// Writes the files of a training that has ended, and prints what came out. Throws: error for a file that cannot be written,
+/// unless the training itself failed.
+void tell_result(const train::job& j, command::outputs& files) {
+  const auto& given = j.given;
+  const auto& told = j.told;
+  files.add(given.losses, losses_csv(told));
+  files.add(given.out_plan, to_json(told.plan.plan, told.plan.subclusters, told.plan.device_counts));
+  if (!told.measured.empty()) {
+    if (!given.trace.empty()) files.add(given.trace, chrome_trace(side_by_side(told.measured)));
+    if (!given.report.empty()) files.add(given.report, report_page(j));
+    if (!given.times.empty()) files.add(given.times, train::times_csv(told.times));
+  }
+  std::string unwritten;
+  try {
+    files.write();
+  } catch (const error& e) {
+    unwritten = e.what();
+  }
+  std::cout << (given.json ? json_text(j) : summary(j) + files.summary());
+  if (told.stopped_by != 0)
+    train::say("stopped by signal " + std::to_string(told.stopped_by) + " after step " +
+               std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
+  if (!unwritten.empty() && told.failure.empty()) throw error(unwritten);  // a fault by now, whatever it would have been before
+  if (!unwritten.empty()) train::say(unwritten);
+}
+
+/// `meets` becomes true when this process goes to meet the others.
+int train_as_told(const train::arguments& given, bool& meets) {
+  command::outputs files;
+  for (const auto& path :
+       {given.trace, given.report, given.losses, given.out_plan, given.log, given.metrics, given.times, given.status})
+    files.expect(path);
+  for (const auto& path : {given.plan, given.model.file, given.text, given.validation}) files.reads(path);
+  check_options(given);
+  auto j = read_job(given);
   j.place = train::find_place(given.place);
   if (!given.join) train::tell_alone(given.place, j.place);
   if (given.join) j.place.rank = 1;  // until it is taken in
   if (!given.plan.empty()) j.plan = read_plan_for(given, j.config, j.place.rank == 0);
-  if (!given.plan.empty() && !given.join) {
-    const int wanted = make_training_layout(j.plan->plan, {.schedule = given.schedule, .chunks = given.chunks}).ranks();
-    if (given.place.transport == "threads" && !given.place.ranks) j.place.ranks = wanted;
-    const auto ranks = train::find_ranks(*j.plan, wanted, given.place.transport != "threads", j.place);
-    const bool named = !ranks.launched.empty();
-    const std::string elsewhere = ": it is for ranks that are not there, or uses one twice";
-    if (!ranks.there && given.checkpoint.resume) {
-      if (j.place.rank == 0)
-        train::say(
-            given.plan +
-            (named ? elsewhere : " is for " + std::to_string(wanted) + " ranks, there are " + std::to_string(j.place.ranks)) +
-            ": plans anew");
-      train::forget_plan(j);
-    } else if (!ranks.there && named) {
-      throw input_error(given.plan + elsewhere);
-    } else if (!ranks.there && given.place.transport == "threads") {
-      throw input_error("--ranks: found " + std::to_string(j.place.ranks) + ", but " + given.plan + " is for " +
-                        std::to_string(wanted));
-    } else if (const int launched = j.place.rank; !train::enter(j.place, ranks)) {
-      train::say("rank " + std::to_string(launched) + ": the plan has no work for it");
-      meets = true;
-      train::stay_out(given.place);
-      return command::done;
-    }
+  if (!given.plan.empty() && !given.join && !enter_plan(j)) {
+    meets = true;
+    train::stay_out(given.place);
+    return command::done;
   }
   const bool must_be_there = given.checkpoint.resume && !given.checkpoint.or_start;
   const bool takes_folder = !given.checkpoint.folder.empty() && j.place.rank == 0 &&
@@ -294,29 +340,10 @@ int train_as_told(const train::arguments& given, bool& meets) {
     return command::infeasible;
   }
   const auto& told = j.told;
-  if (j.place.rank == 0 && given.dry_run) {
+  if (j.place.rank == 0 && given.dry_run)
     std::cout << (given.json ? hetsched::detail::dump({{"dry_run", dry_run_json(told)}}) : dry_run_summary(j));
-  } else if (j.place.rank == 0) {
-    files.add(given.losses, losses_csv(told));
-    files.add(given.out_plan, to_json(told.plan.plan, told.plan.subclusters, told.plan.device_counts));
-    if (!told.measured.empty()) {
-      if (!given.trace.empty()) files.add(given.trace, chrome_trace(side_by_side(told.measured)));
-      if (!given.report.empty()) files.add(given.report, report_page(j));
-      if (!given.times.empty()) files.add(given.times, train::times_csv(told.times));
-    }
-    std::string unwritten;
-    try {
-      files.write();
-    } catch (const error& e) {
-      unwritten = e.what();
-    }
-    std::cout << (given.json ? json_text(j) : summary(j) + files.summary());
-    if (told.stopped_by != 0)
-      train::say("stopped by signal " + std::to_string(told.stopped_by) + " after step " +
-                 std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
-    if (!unwritten.empty() && told.failure.empty()) throw error(unwritten);  // a fault by now, whatever it would have been before
-    if (!unwritten.empty()) train::say(unwritten);
-  }
+  else if (j.place.rank == 0)
+    tell_result(j, files);
   if (!told.failure.empty())
     train::say(told.failure + "; stopped after step " +
                std::to_string(told.first_step + static_cast<std::int64_t>(told.losses.size())));
@@ -333,15 +360,8 @@ int train_command(const train::arguments& given) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const train::side_errors never_wait;
-  command::application app(command::about("hetsched-train"), "hetsched-train");
-  app.footer(
-      "hetsched-train --ranks 4 --steps 50\n"
-      "hetsched-train --plan plan.json --checkpoint checkpoints --every 10");
-  train::arguments given;
+/// What is trained, and on what.
+void add_work_options(CLI::App& app, train::arguments& given) {
   app.add_option("--plan", given.plan, "plan.json to run; else the layers are timed, and cut for --ranks equal ranks");
   app.add_option("--schedule", given.schedule, "in place of the plan's: auto, or a name that hetsched-simulate takes");
   app.add_option("--chunks", given.chunks, "stages per rank of interleaved and looped schedules")
@@ -362,6 +382,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.add_option("--steps", given.steps, "of the whole training")->check(CLI::Range(0, 1'000'000'000))->capture_default_str();
+}
+
+void add_optimizer_options(CLI::App& app, train::arguments& given) {
   app.add_option("--optimizer", given.optimizer, "sgd or adamw")->check(CLI::IsMember({"sgd", "adamw"}))->capture_default_str();
   app.add_option("--lr", given.learning_rate, "learning rate, at its peak")->check(CLI::Range(0.0, 1e6))->capture_default_str();
   app.add_option("--lr-warmup", given.warmup, "steps in which the learning rate rises to its peak")
@@ -380,6 +403,9 @@ int main(int argc, char** argv) {
   app.add_option("--clip", given.clip, "longest gradient, over all parameters; 0: none")
       ->check(CLI::Range(0.0, 1e30))
       ->capture_default_str();
+}
+
+void add_checkpoint_options(CLI::App& app, train::arguments& given) {
   app.add_option("--checkpoint", given.checkpoint.folder, "folder for checkpoints, which all ranks see");
   app.add_option("--every", given.checkpoint.every, "steps between checkpoints; 0: one at the end")
       ->check(CLI::Range(0, 1'000'000'000))
@@ -391,9 +417,11 @@ int main(int argc, char** argv) {
                "writes them while the training goes on, from a copy of its state");
   app.add_flag("--resume", given.checkpoint.resume, "goes on from the newest whole checkpoint, on any number of ranks");
   app.add_flag_callback(
-      "--resume-or-start", [&] { given.checkpoint.resume = given.checkpoint.or_start = true; },
+      "--resume-or-start", [&given] { given.checkpoint.resume = given.checkpoint.or_start = true; },
       "the same, but begins at step 0 if there is none");
-  train::add_place_options(app, given.place);
+}
+
+void add_device_options(CLI::App& app, train::arguments& given) {
   app.add_option("--device", given.device,
                  "where ranks compute: cpu, cuda (GPUs in turn) or cuda:N, for all or, with commas between, for each of them")
       ->capture_default_str();
@@ -408,6 +436,10 @@ int main(int argc, char** argv) {
   app.add_flag("--nccl", given.nccl, "on GPUs of several processes: tensors go over NCCL, not by way of the hosts");
   app.add_flag("--cuda-ipc", given.cuda_ipc, "between GPUs of processes of a host: activations by CUDA IPC, without NCCL");
   app.add_flag("--sums-in-order", given.sums_in_order, "with --nccl: gradients are added in the order of hosts, to the last bit");
+}
+
+/// What changes while it trains: orders, cuts and ranks.
+void add_change_options(CLI::App& app, train::arguments& given) {
   app.add_option("--replan-every", given.replan_every,
                  "steps after which the order of work is solved again, for what they took; 0: never")
       ->check(CLI::Range(0, 1'000'000'000))
@@ -427,7 +459,10 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.0, 1e6))
       ->capture_default_str();
   app.add_flag_callback(
-      "--join", [&] { given.elastic = given.join = true; }, "joins an --elastic training at the end of a step");
+      "--join", [&given] { given.elastic = given.join = true; }, "joins an --elastic training at the end of a step");
+}
+
+void add_output_options(CLI::App& app, train::arguments& given) {
   app.add_option("--trace", given.trace, "Chrome trace of the last step to write (for ui.perfetto.dev)");
   app.add_option("--report", given.report, "HTML report of the last step to write");
   app.add_option("--times", given.times, "CSV of what actions took, by kind and stage, to write: median and spread");
@@ -439,6 +474,24 @@ int main(int argc, char** argv) {
   app.add_option("--metrics", given.metrics, "Prometheus text to write, after each step anew");
   app.add_option("--status", given.status, "HTML page to look at while it trains, written every few seconds anew");
   app.add_option("--out-plan", given.out_plan, "the plan that was run to write");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const train::side_errors never_wait;
+  command::application app(command::about("hetsched-train"), "hetsched-train");
+  app.footer(
+      "hetsched-train --ranks 4 --steps 50\n"
+      "hetsched-train --plan plan.json --checkpoint checkpoints --every 10");
+  train::arguments given;
+  add_work_options(app, given);
+  add_optimizer_options(app, given);
+  add_checkpoint_options(app, given);
+  train::add_place_options(app, given.place);
+  add_device_options(app, given);
+  add_change_options(app, given);
+  add_output_options(app, given);
   app.add_flag("--dry-run", given.dry_run,
                "all ranks meet, options and files are checked, one batch goes forward and back; nothing is updated or written");
   app.add_flag("--json", given.json, "prints the result as JSON");

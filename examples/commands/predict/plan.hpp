@@ -270,6 +270,78 @@ inline std::string pages(const judged_plan& judged, const std::string& costs_tex
   return text + figures_table(p.predicted, judged.planned.predicted, p.setting.sequence) + '\n' + breakdown_table(judged);
 }
 
+/// Says where the plan was made for another head than the model's.
+inline void warn_of_other_head(const plan_arguments& given, const plan_setting& setting, const command::cost_source& source) {
+  // A setting that tells no sequence tells nothing of the model.
+  if (const auto& read = source.model(); read && read->family && setting.sequence > 0) {
+    const int planned = setting.further_tokens, read_tokens = read->family->further_tokens;
+    if (planned != read_tokens)
+      std::cerr << "hetsched-predict: " << given.plan << " was made for a head that predicts " << planned
+                << " further tokens (setting.further_tokens), and that of " << given.model << " predicts " << read_tokens << '\n';
+  }
+}
+
+/// Throws: file_error for a stage that the source has no costs for.
+inline void check_stage(const plan_arguments& given, const stage_plan& s, const std::string& place,
+                        const command::cost_source& source) {
+  if (source.measured() && !source.of_shapes()) {
+    const auto otherwise = "; the replicas of " + given.costs.profile + " were measured without ";
+    if (s.zero != 0)
+      throw file_error(given.plan, place + "/zero", "found " + std::to_string(s.zero) + ", expected 0" + otherwise + "ZeRO");
+    if (s.recompute != recomputation::none)
+      throw file_error(given.plan, place + "/recompute",
+                       "found " + std::string(name_of(s.recompute)) + ", expected none" + otherwise + "recomputation");
+  }
+  const auto& shares = s.shares.data;
+  const bool uneven = std::any_of(shares.begin(), shares.end(), [&](double x) { return x != shares.front(); });
+  if (source.of_shapes() && (uneven || is_mixed(s.devices)))
+    throw file_error(given.plan, place,
+                     "its devices get different numbers of samples, and " + given.costs.profile +
+                         ", of version 1, holds the costs of one number; a profile of version 2 or a model has others");
+}
+
+/// Throws: file_error for a plan of other layers than the source's, and as check_stage.
+inline void check_plan(const plan_arguments& given, const std::vector<pipeline_plan>& lines, const command::cost_source& source) {
+  const auto last = lines.front().stages.size() - 1;
+  if (const int end = lines.front().stages[last].layers.last; end != source.layer_count())
+    throw file_error(given.plan, "/pipelines/0/stages/" + std::to_string(last) + "/layers/1",
+                     "found " + std::to_string(end - 1) + ", expected " + std::to_string(source.layer_count() - 1) +
+                         ", the last layer of " + source.layer_file() + (source.measured() ? "" : " (see --granularity)"));
+  for (std::size_t l = 0; l < lines.size(); ++l)
+    for (std::size_t i = 0; i < lines[l].stages.size(); ++i) {
+      const auto& s = lines[l].stages[i];
+      const auto line = "/pipelines/" + std::to_string(l);
+      if (const int size = lines[l].microbatch_size; s.shares.data.empty() && s.degrees.data > 0 && size % s.degrees.data != 0)
+        throw file_error(given.plan, line + "/microbatch_size",
+                         "found " + std::to_string(size) + ", expected a multiple of the data degree of stage " +
+                             std::to_string(i) + ", " + std::to_string(s.degrees.data));
+      check_stage(given, s, line + "/stages/" + std::to_string(i), source);
+    }
+}
+
+/// What the plan is worth on some hardware, or why it cannot run.
+inline outcome<evaluation> evaluate_on(const cluster& on, const hetsched::plan& planned, const command::cost_source& source,
+                                       const plan_arguments& given, const cluster& hardware) {
+  degrees offered;
+  for (const auto& s : views::stages(planned)) {
+    offered.context = std::max(offered.context, s.degrees.context);
+    offered.expert = std::max(offered.expert, s.degrees.expert);
+  }
+  std::map<int, hetsched::any_cost_model> models;  // by microbatch size
+  const auto costs_for = [&](int size) -> const hetsched::any_cost_model& {
+    return models.try_emplace(size, source.costs(on, size, offered)).first->second;
+  };
+  try {
+    return evaluate(on, costs_for, planned,
+                    {.flops_per_sample = flops_per_sample(source.priced()), .arithmetic = source.precision()});
+  } catch (const file_error&) {
+    throw;
+  } catch (const input_error& wrong) {
+    const bool replicas = source.measured() && !source.of_shapes();
+    throw file_error(given.plan, {}, wrong.what() + (replicas ? " (" + source.measured_text(hardware) + ")" : ""));
+  }
+}
+
 inline int plan_command(plan_arguments given) {
   command::outputs files;
   for (const auto& path :
@@ -291,60 +363,9 @@ inline int plan_command(plan_arguments given) {
   source.check_calibrations(hardware);
   for (const auto& text : source.anchor_warnings(file, hardware)) std::cerr << "hetsched-predict: " << text << '\n';
   for (const auto& text : source.warnings(hardware)) std::cerr << "hetsched-predict: " << text << '\n';
-  // A setting that tells no sequence tells nothing of the model.
-  if (const auto& read = source.model(); read && read->family && judged.planned.setting.sequence > 0) {
-    const int planned = judged.planned.setting.further_tokens, read_tokens = read->family->further_tokens;
-    if (planned != read_tokens)
-      std::cerr << "hetsched-predict: " << given.plan << " was made for a head that predicts " << planned
-                << " further tokens (setting.further_tokens), and that of " << given.model << " predicts " << read_tokens << '\n';
-  }
-  const auto& lines = judged.planned.pipelines;
-  const auto last = lines.front().stages.size() - 1;
-  if (const int end = lines.front().stages[last].layers.last; end != source.layer_count())
-    throw file_error(given.plan, "/pipelines/0/stages/" + std::to_string(last) + "/layers/1",
-                     "found " + std::to_string(end - 1) + ", expected " + std::to_string(source.layer_count() - 1) +
-                         ", the last layer of " + source.layer_file() + (source.measured() ? "" : " (see --granularity)"));
-  degrees offered;
-  for (std::size_t l = 0; l < lines.size(); ++l)
-    for (std::size_t i = 0; i < lines[l].stages.size(); ++i) {
-      const auto& s = lines[l].stages[i];
-      offered.context = std::max(offered.context, s.degrees.context);
-      offered.expert = std::max(offered.expert, s.degrees.expert);
-      const auto& shares = s.shares.data;
-      if (const int size = lines[l].microbatch_size; shares.empty() && s.degrees.data > 0 && size % s.degrees.data != 0)
-        throw file_error(given.plan, "/pipelines/" + std::to_string(l) + "/microbatch_size",
-                         "found " + std::to_string(size) + ", expected a multiple of the data degree of stage " +
-                             std::to_string(i) + ", " + std::to_string(s.degrees.data));
-      if (source.measured() && !source.of_shapes()) {
-        const auto place = "/pipelines/" + std::to_string(l) + "/stages/" + std::to_string(i);
-        const auto otherwise = "; the replicas of " + given.costs.profile + " were measured without ";
-        if (s.zero != 0)
-          throw file_error(given.plan, place + "/zero", "found " + std::to_string(s.zero) + ", expected 0" + otherwise + "ZeRO");
-        if (s.recompute != recomputation::none)
-          throw file_error(given.plan, place + "/recompute",
-                           "found " + std::string(name_of(s.recompute)) + ", expected none" + otherwise + "recomputation");
-      }
-      const bool uneven = std::any_of(shares.begin(), shares.end(), [&](double x) { return x != shares.front(); });
-      if (source.of_shapes() && (uneven || is_mixed(s.devices)))
-        throw file_error(given.plan, "/pipelines/" + std::to_string(l) + "/stages/" + std::to_string(i),
-                         "its devices get different numbers of samples, and " + given.costs.profile +
-                             ", of version 1, holds the costs of one number; a profile of version 2 or a model has others");
-    }
-  const auto judge = [&](const cluster& on) {
-    std::map<int, hetsched::any_cost_model> models;  // by microbatch size
-    const auto costs_for = [&](int size) -> const hetsched::any_cost_model& {
-      return models.try_emplace(size, source.costs(on, size, offered)).first->second;
-    };
-    try {
-      return evaluate(on, costs_for, judged.planned,
-                      {.flops_per_sample = flops_per_sample(source.priced()), .arithmetic = source.precision()});
-    } catch (const file_error&) {
-      throw;
-    } catch (const input_error& wrong) {
-      const bool replicas = source.measured() && !source.of_shapes();
-      throw file_error(given.plan, {}, wrong.what() + (replicas ? " (" + source.measured_text(hardware) + ")" : ""));
-    }
-  };
+  warn_of_other_head(given, judged.planned.setting, source);
+  check_plan(given, judged.planned.pipelines, source);
+  const auto judge = [&](const cluster& on) { return evaluate_on(on, judged.planned, source, given, hardware); };
   auto found = judge(hardware);
   if (!found) {
     std::cerr << "hetsched-predict: the plan cannot run: " << found.why_not().reason << '\n';

@@ -30,47 +30,55 @@ namespace train {
 
 namespace {
 
-/// All ranks call it. They time layers at the same time, as they would work at the same time; host: a number that tells hosts
-/// apart.
-template <class Real>
-void measure_rank(measuring& m, host_communicator<Real>& comm, double host) {
-  using tensor = gpt::tensor<Real>;
-  const auto say = [&](const std::string& what) {
-    if (comm.rank() == 0) m.before(what);
-  };
-  measurements found;
-  const auto hosts = gather(comm, {host}, m.given.deadline_s, "at the start");
-  const int ranks = comm.ranks();
-  for (int r = 0; r < ranks; ++r) {
-    const bool next = r == 0 || m.how.each_rank || hosts[static_cast<std::size_t>(r)] != hosts[static_cast<std::size_t>(r) - 1];
-    if (next) found.groups.push_back({r, r});
-    found.groups.back().last = r;
-  }
+/// What comes next, told by rank 0.
+void say(measuring& m, control comm, const std::string& what) {
+  if (comm.rank() == 0) m.before(what);
+}
 
-  const auto shared = static_cast<double>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(comm.rank())]));
-  std::vector<double> mine{matrix_flops<Real>(), static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
-                                                     static_cast<double>(::sysconf(_SC_PAGESIZE)) / shared};
+/// Ranks of one host, by the numbers of all ranks' hosts, unless each is to be a group.
+std::vector<rank_group> groups_of(const std::vector<std::vector<double>>& hosts, bool each_rank) {
+  std::vector<rank_group> groups;
+  for (int r = 0; r < static_cast<int>(hosts.size()); ++r) {
+    const bool next = r == 0 || each_rank || hosts[static_cast<std::size_t>(r)] != hosts[static_cast<std::size_t>(r) - 1];
+    if (next) groups.push_back({r, r});
+    groups.back().last = r;
+  }
+  return groups;
+}
+
+/// Ranks that follow each other compute together, all such groups at the same time. Of tensor degree number `t`; of degree 1 a
+/// group of nobody.
+template <class Real>
+hetsched::stage_group<gpt::tensor<Real>, host_communicator<Real>> ranks_together(const measuring& m,
+                                                                                 host_communicator<Real>& comm,
+                                                                                 const std::vector<rank_group>& groups,
+                                                                                 std::size_t t) {
+  const int tensors = m.how.tensors[t];
+  if (tensors < 2) return {};
+  for (const auto& g : groups)
+    if (g.size() % tensors != 0)
+      throw known_to_all("--tensor: " + g.name() + " cannot be cut into groups of " + std::to_string(tensors));
+  const auto own = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return comm.rank() <= g.last; });
+  std::vector<int> members(static_cast<std::size_t>(tensors));
+  std::iota(members.begin(), members.end(), comm.rank() - (comm.rank() - own->first) % tensors);
+  return {comm,
+          members,
+          {.data = 1, .context = 1, .tensor = tensors},
+          {.stage = static_cast<int>(t), .deadline_s = m.given.deadline_s}};
+}
+
+/// This rank's times and bytes, layer by layer, of each tensor degree with all microbatch sizes.
+template <class Real>
+std::vector<double> time_layers(measuring& m, host_communicator<Real>& comm, const std::vector<rank_group>& groups) {
+  std::vector<double> mine;
   for (std::size_t t = 0; t < m.how.tensors.size(); ++t) {
-    // Ranks that follow each other compute together, all such groups at the same time.
     const int tensors = m.how.tensors[t];
-    hetsched::stage_group<tensor, host_communicator<Real>> together;
-    if (tensors > 1) {
-      for (const auto& g : found.groups)
-        if (g.size() % tensors != 0)
-          throw known_to_all("--tensor: " + g.name() + " cannot be cut into groups of " + std::to_string(tensors));
-      const auto own =
-          std::find_if(found.groups.begin(), found.groups.end(), [&](const auto& g) { return comm.rank() <= g.last; });
-      std::vector<int> members(static_cast<std::size_t>(tensors));
-      std::iota(members.begin(), members.end(), comm.rank() - (comm.rank() - own->first) % tensors);
-      together = {comm,
-                  members,
-                  {.data = 1, .context = 1, .tensor = tensors},
-                  {.stage = static_cast<int>(t), .deadline_s = m.given.deadline_s}};
-    }
+    const auto together = ranks_together(m, comm, groups, t);
     for (const int size : m.how.microbatch_sizes) {
       const auto say_layer = [&](int layer) {
-        say(layer_name(m.config, layer) + ", microbatch size " + std::to_string(size) +
-            (tensors > 1 ? ", tensor degree " + std::to_string(tensors) : ""));
+        say(m, comm,
+            layer_name(m.config, layer) + ", microbatch size " + std::to_string(size) +
+                (tensors > 1 ? ", tensor degree " + std::to_string(tensors) : ""));
         // Layer by layer: a rank that hangs is told from one whose layers take long.
         (void)gather(comm, {}, m.given.deadline_s, "timing layers");
       };
@@ -80,36 +88,64 @@ void measure_rank(measuring& m, host_communicator<Real>& comm, double host) {
                                  static_cast<double>(l.parameter_bytes), static_cast<double>(l.output_bytes)});
     }
   }
-  const auto per_size = static_cast<std::size_t>(gpt::layer_count(m.config));
-  for (const auto& n : gather(comm, mine, m.given.deadline_s, "timing layers")) {
-    found.flops.push_back(n[0]);
-    found.memory_bytes.push_back(n[1]);
-    auto& by_size = found.layers.emplace_back();
-    for (std::size_t i = 2; i + 6 <= n.size(); i += 6) {
-      if (by_size.empty() || by_size.back().size() == per_size) by_size.emplace_back();
-      by_size.back().push_back({.forward = {n[i], n[i + 1]},
-                                .backward = {n[i + 2], n[i + 3]},
-                                .parameter_bytes = static_cast<hetsched::bytes_t>(n[i + 4]),
-                                .output_bytes = static_cast<hetsched::bytes_t>(n[i + 5])});
-    }
-  }
+  return mine;
+}
 
+/// Back from time_layers's numbers.
+std::vector<std::vector<hetsched::layer_profile>> layers_of(std::span<const double> n, std::size_t layers) {
+  std::vector<std::vector<hetsched::layer_profile>> by_size;
+  for (std::size_t i = 0; i + 6 <= n.size(); i += 6) {
+    if (by_size.empty() || by_size.back().size() == layers) by_size.emplace_back();
+    by_size.back().push_back({.forward = {n[i], n[i + 1]},
+                              .backward = {n[i + 2], n[i + 3]},
+                              .parameter_bytes = static_cast<hetsched::bytes_t>(n[i + 4]),
+                              .output_bytes = static_cast<hetsched::bytes_t>(n[i + 5])});
+  }
+  return by_size;
+}
+
+/// Within each group of several ranks, and between any two.
+template <class Real>
+std::vector<measurements::measured_link> time_links(measuring& m, host_communicator<Real>& comm,
+                                                    const std::vector<rank_group>& groups) {
   const auto boundary = static_cast<std::size_t>(m.how.microbatch_sizes.back()) * static_cast<std::size_t>(m.config.sequence) *
                         static_cast<std::size_t>(m.config.hidden);
   hetsched::link_options sizes{.elements = {64, 4096, boundary, 4 * boundary}, .deadline_s = m.given.deadline_s};
   std::sort(sizes.elements.begin(), sizes.elements.end());
   sizes.elements.erase(std::unique(sizes.elements.begin(), sizes.elements.end()), sizes.elements.end());
+  std::vector<measurements::measured_link> links;
   int call = 0;
   const auto time_link = [&](std::size_t a, std::size_t b, int from, int to) {
-    say("link from rank " + std::to_string(from) + " to rank " + std::to_string(to));
-    found.links.push_back(
-        {static_cast<int>(a), static_cast<int>(b), hetsched::profile_link<tensor>(comm, from, to, call++, sizes)});
+    say(m, comm, "link from rank " + std::to_string(from) + " to rank " + std::to_string(to));
+    links.push_back(
+        {static_cast<int>(a), static_cast<int>(b), hetsched::profile_link<gpt::tensor<Real>>(comm, from, to, call++, sizes)});
   };
-  for (std::size_t a = 0; a < found.groups.size(); ++a) {
-    const auto& g = found.groups[a];
+  for (std::size_t a = 0; a < groups.size(); ++a) {
+    const auto& g = groups[a];
     if (g.size() > 1) time_link(a, a, g.first, g.first + 1);
-    for (std::size_t b = a + 1; b < found.groups.size(); ++b) time_link(a, b, g.first, found.groups[b].first);
+    for (std::size_t b = a + 1; b < groups.size(); ++b) time_link(a, b, g.first, groups[b].first);
   }
+  return links;
+}
+
+/// All ranks call it. They time layers at the same time, as they would work at the same time; host: a number that tells hosts
+/// apart.
+template <class Real>
+void measure_rank(measuring& m, host_communicator<Real>& comm, double host) {
+  const auto hosts = gather(comm, {host}, m.given.deadline_s, "at the start");
+  measurements found;
+  found.groups = groups_of(hosts, m.how.each_rank);
+  const auto shared = static_cast<double>(std::count(hosts.begin(), hosts.end(), hosts[static_cast<std::size_t>(comm.rank())]));
+  std::vector<double> mine{matrix_flops<Real>(), static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                                                     static_cast<double>(::sysconf(_SC_PAGESIZE)) / shared};
+  const auto times = time_layers(m, comm, found.groups);
+  mine.insert(mine.end(), times.begin(), times.end());
+  for (const auto& told : gather(comm, mine, m.given.deadline_s, "timing layers")) {
+    found.flops.push_back(told[0]);
+    found.memory_bytes.push_back(told[1]);
+    found.layers.push_back(layers_of(std::span(told).subspan(2), static_cast<std::size_t>(gpt::layer_count(m.config))));
+  }
+  found.links = time_links(m, comm, found.groups);
   if (comm.rank() == 0) m.found = std::move(found);
 }
 

@@ -50,6 +50,46 @@ std::string duration_text(double seconds) {
   return std::to_string(whole / 86'400) + " days";
 }
 
+/// What ranks take to compute.
+struct rank_speeds {
+  std::vector<double> now_s;
+  std::vector<std::size_t> shown;  ///< the slowest, where there are very many
+  std::size_t slowest = 0;
+  double usual_s = 0;  ///< the median of all
+};
+
+rank_speeds compare(std::vector<double> now_s) {
+  rank_speeds found{.now_s = std::move(now_s), .shown = {}};
+  auto& ranks = found.shown;
+  for (std::size_t r = 0; r < found.now_s.size(); ++r) ranks.push_back(r);
+  if (ranks.empty()) return found;
+  std::stable_sort(ranks.begin(), ranks.end(), [&](auto a, auto b) { return found.now_s[a] > found.now_s[b]; });
+  found.slowest = ranks.front();
+  constexpr std::size_t most_ranks = 32;
+  if (ranks.size() > most_ranks) ranks.resize(most_ranks);
+  std::sort(ranks.begin(), ranks.end());
+  found.usual_s = median({found.now_s.begin(), found.now_s.end()});
+  return found;
+}
+
+/// `slower`: ranks that are so than at first.
+std::string note_of(const rank_speeds& speeds, const std::string& slower) {
+  if (!(speeds.usual_s > 0)) return {};
+  const auto ranks = speeds.now_s.size();
+  return "Rank " + std::to_string(speeds.slowest) + " computes longest, " +
+         times_text(speeds.now_s[speeds.slowest] / speeds.usual_s) + " the median of all ranks. " +
+         (slower.empty() ? std::string("No rank is much slower than at first.") : "Slower than at first: " + slower + ".") +
+         " Figures are medians of " + std::to_string(compared_steps) +
+         " steps, waits are the last step's; what is held is tensors between steps." +
+         (speeds.shown.size() < ranks ? " Of " + std::to_string(ranks) + " ranks, the slowest are shown." : "");
+}
+
+std::string stages_text(const hetsched::rank_times& times) {
+  std::string text;
+  for (const auto& t : times.stages) text += (text.empty() ? "" : ", ") + std::to_string(t.stage);
+  return text;
+}
+
 }  // namespace
 
 std::string losses_svg(std::span<const double> losses, std::int64_t first_step,
@@ -163,83 +203,77 @@ void status_page::write(const std::string& state, bool goes_on) {
   next_ = now + std::max<clock::duration>(std::chrono::seconds(2), 50 * (now - start));
 }
 
-std::string status_page::text(const std::string& state, bool goes_on) const {
-  using namespace hetsched;
+void status_page::add_figures(hetsched::report& page, bool goes_on) const {
   const auto& s = *last_;
-  const auto done = s.report.step + 1;
-  report page;
-  page.title = "Training: step " + std::to_string(done) + " of " + std::to_string(steps_);
-  page.summary = what_ + " As of " + now_text() + ": " + state + (goes_on ? "; the page looks for news every few seconds." : ".");
-  page.refresh_s = goes_on ? 5 : 0;
   page.figures = {{"loss", short_text(s.report.loss), "of step " + std::to_string(s.report.step)}};
   if (!validations_.empty())
     page.figures.push_back(
         {"validation", short_text(validations_.back().second), "behind step " + std::to_string(validations_.back().first - 1)});
   page.figures.push_back({"throughput", short_text(s.tokens_per_s), "tokens per second"});
-  page.figures.push_back({"step", format_seconds(s.seconds), "all in all"});
+  page.figures.push_back({"step", hetsched::format_seconds(s.seconds), "all in all"});
   if (goes_on)
-    page.figures.push_back(
-        {"to go", duration_text(static_cast<double>(steps_ - done) * s.seconds), "if steps take as long as the last"});
+    page.figures.push_back({"to go", duration_text(static_cast<double>(steps_ - s.report.step - 1) * s.seconds),
+                            "if steps take as long as the last"});
   page.figures.push_back({"gradient norm", short_text(s.report.gradient_norm), "before clipping"});
   page.figures.push_back({"learning rate", short_text(s.learning_rate), "of the last step"});
   if (skipped_ > 0) page.figures.push_back({"skipped", std::to_string(skipped_), "steps, as something was not finite"});
+}
 
-  // The slowest, where there are very many.
-  std::vector<std::size_t> ranks;
-  for (std::size_t r = 0; r < s.ranks.size(); ++r) ranks.push_back(r);
-  const auto speed_of = [&](std::size_t r) { return median(speeds_[r].recent); };
-  std::stable_sort(ranks.begin(), ranks.end(), [&](auto a, auto b) { return speed_of(a) > speed_of(b); });
-  const auto slowest = ranks.empty() ? 0 : ranks.front();
-  constexpr std::size_t most_ranks = 32;
-  if (ranks.size() > most_ranks) ranks.resize(most_ranks);
-  std::sort(ranks.begin(), ranks.end());
-  std::deque<double> all;
-  for (std::size_t r = 0; r < s.ranks.size(); ++r) all.push_back(speed_of(r));
-  const double usual_s = all.empty() ? 0 : median(all);
+std::string status_page::add_ranks(hetsched::report& page) const {
+  using namespace hetsched;
+  std::vector<double> now_of_all;
+  for (const auto& of_rank : speeds_) now_of_all.push_back(median(of_rank.recent));
+  const auto speeds = compare(std::move(now_of_all));
   std::vector<bar> computing, holding;
   report_table table{.heading = "Ranks",
                      .note = {},
                      .columns = {"rank", "stages", ">computes", ">waits", ">at first", ">now", ">holds"},
                      .rows = {}};
   std::string slower;
-  for (const auto r : ranks) {
-    const auto& times = s.ranks[r].times;
-    const auto name = "rank " + std::to_string(r);
-    const double now_s = speed_of(r), first_s = speeds_[r].first.empty() ? 0 : median(speeds_[r].first);
+  for (const auto r : speeds.shown) {
+    const auto& [times, held_bytes, sent_bytes] = last_->ranks[r];
+    const auto& [first, recent] = speeds_[r];
+    const auto name = "rank " + std::to_string(r), held = format_bytes(static_cast<bytes_t>(held_bytes));
+    const double now_s = speeds.now_s[r], first_s = first.empty() ? 0 : median(first);
     const double factor = first_s > 0 ? now_s / first_s : 1;
-    computing.push_back({name, now_s, format_seconds(now_s), usual_s});
-    holding.push_back({name, s.ranks[r].held_bytes, format_bytes(static_cast<bytes_t>(s.ranks[r].held_bytes))});
-    std::string stages;
-    for (const auto& t : times.stages) stages += (stages.empty() ? "" : ", ") + std::to_string(t.stage);
-    table.rows.push_back({name, stages, format_seconds(now_s), format_seconds(std::max(times.span_s - times.computing_s, 0.0)),
-                          first_s > 0 ? format_seconds(first_s) : "", first_s > 0 ? times_text(factor) : "",
-                          format_bytes(static_cast<bytes_t>(s.ranks[r].held_bytes))});
-    if (factor >= 1.3 && speeds_[r].recent.size() == compared_steps)
+    computing.push_back({name, now_s, format_seconds(now_s), speeds.usual_s});
+    holding.push_back({name, held_bytes, held});
+    table.rows.push_back({name, stages_text(times), format_seconds(now_s),
+                          format_seconds(std::max(times.span_s - times.computing_s, 0.0)),
+                          first_s > 0 ? format_seconds(first_s) : "", first_s > 0 ? times_text(factor) : "", held});
+    if (factor >= 1.3 && recent.size() == compared_steps)
       slower += (slower.empty() ? "" : ", ") + name + " (" + times_text(factor) + ")";
   }
-  if (!s.ranks.empty() && usual_s > 0)
-    table.note =
-        "Rank " + std::to_string(slowest) + " computes longest, " + times_text(speed_of(slowest) / usual_s) +
-        " the median of all ranks. " +
-        (slower.empty() ? std::string("No rank is much slower than at first.") : "Slower than at first: " + slower + ".") +
-        " Figures are medians of " + std::to_string(compared_steps) +
-        " steps, waits are the last step's; what is held is tensors between steps." +
-        (ranks.size() < s.ranks.size() ? " Of " + std::to_string(s.ranks.size()) + " ranks, the slowest are shown." : "");
-  std::string board =
-      "<style>.board{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(340px,100%),1fr));gap:16px}.board "
-      "svg{min-width:0;max-width:560px}</style>\n<div class=\"board\">\n" +
-      losses_svg(*losses_, *first_step_, validations_);
+  if (computing.empty()) return {};
+  table.note = note_of(speeds, slower);
+  page.tables.push_back(std::move(table));
   constexpr int width = 400;
-  if (!computing.empty()) board += bars_svg(computing, "Computes (line: median)", width) + bars_svg(holding, "Holds", width);
-  page.drawings.push_back(board + "</div>");
-  if (!table.rows.empty()) page.tables.push_back(std::move(table));
+  return bars_svg(computing, "Computes (line: median)", width) + bars_svg(holding, "Holds", width);
+}
+
+void status_page::add_timelines(hetsched::report& page) const {
   for (std::size_t p = 0; p < measured_.size() && p < plan_->plan.pipelines.size(); ++p) {
-    auto section = plan_section(plan_->plan.pipelines[p], plan_->subclusters, measured_[p], plan_->plan.predicted.period_s);
+    auto section =
+        hetsched::plan_section(plan_->plan.pipelines[p], plan_->subclusters, measured_[p], plan_->plan.predicted.period_s);
     section.heading =
         (measured_.size() > 1 ? "Pipeline " + std::to_string(p) + ": stages" : std::string("Stages")) + " as planned";
     section.timeline_heading = "Timeline of step " + std::to_string(measured_step_) + ", as measured";
     page.sections.push_back(std::move(section));
   }
+}
+
+std::string status_page::text(const std::string& state, bool goes_on) const {
+  hetsched::report page;
+  page.title = "Training: step " + std::to_string(last_->report.step + 1) + " of " + std::to_string(steps_);
+  page.summary = what_ + " As of " + now_text() + ": " + state + (goes_on ? "; the page looks for news every few seconds." : ".");
+  page.refresh_s = goes_on ? 5 : 0;
+  add_figures(page, goes_on);
+  const auto bars = add_ranks(page);
+  page.drawings.push_back(
+      "<style>.board{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(340px,100%),1fr));gap:16px}.board "
+      "svg{min-width:0;max-width:560px}</style>\n<div class=\"board\">\n" +
+      losses_svg(*losses_, *first_step_, validations_) + bars + "</div>");
+  add_timelines(page);
   return to_html(page);
 }
 

@@ -17,6 +17,10 @@
 #include <train/log.hpp>
 #include <train/side_output.hpp>
 
+namespace hetsched {
+struct report;
+}
+
 namespace train {
 
 /// A page that is written again every few seconds, and at the end. Empty path: none. What it cannot show yet is left out.
@@ -49,6 +53,10 @@ class status_page {
 
   void write(const std::string& state, bool goes_on);
   [[nodiscard]] std::string text(const std::string& state, bool goes_on) const;
+  void add_figures(hetsched::report& page, bool goes_on) const;
+  /// The table of ranks; returns their pictures.
+  [[nodiscard]] std::string add_ranks(hetsched::report& page) const;
+  void add_timelines(hetsched::report& page) const;
 
   std::optional<side_output> file_;
   std::string what_;

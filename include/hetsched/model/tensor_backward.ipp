@@ -46,91 +46,116 @@ class gradient_sums {
   std::vector<int> of_;
 };
 
-inline void add_gradients_of(tensor_graph& graph, gradient_sums& sums, const std::vector<char>& wanted, int node) {
-  const auto n = graph.at(node);  // a copy: nodes are added
-  const int dy = sums.of(node);
-  const auto wants = [&](std::size_t i) { return at(wanted, n.inputs[i]) != 0; };
-  const auto name = [&](std::size_t i) { return "d_" + graph.at(n.inputs[i]).name; };
-  if (n.op == "matmul") {
-    // The gradient of one factor is the product of the other with dy over the same loops.
-    if (wants(0))
-      sums.add(
-          n.inputs[0],
-          add_contraction(graph, name(0), "matmul", dy, n.inputs[1],
-                          {.loops = n.loops, .left = n.result_loops, .right = n.input_loops[1], .result = n.input_loops[0]}));
-    if (wants(1))
-      sums.add(
-          n.inputs[1],
-          add_contraction(graph, name(1), "matmul", n.inputs[0], dy,
-                          {.loops = n.loops, .left = n.input_loops[0], .right = n.result_loops, .result = n.input_loops[1]}));
-  } else if (n.op == "softmax") {
-    if (wants(0)) sums.add(n.inputs[0], add_rowwise(graph, name(0), "softmax_grad", {dy, node}, {{0}}));
-  } else if (n.op == "layernorm") {
-    if (wants(0)) {
-      std::vector<int> inputs{dy, n.inputs[0]};
-      if (n.inputs.size() > 1) inputs.push_back(n.inputs[1]);
-      sums.add(n.inputs[0], add_rowwise(graph, name(0), "layernorm_grad", std::move(inputs), {{0}}));
-    }
-    if (n.inputs.size() > 1 && wants(1))
-      sums.add_reduced(n.inputs[1], add_rowwise(graph, name(1), "layernorm_weight_grad", {dy, n.inputs[0]}, {{0}}));
-    if (n.inputs.size() > 2 && wants(2)) sums.add_reduced(n.inputs[2], dy);
-  } else if (n.op == "embedding") {
-    if (!wants(1)) return;
-    tensor_node gradient{.name = name(1),
-                         .op = "embedding_grad",
-                         .inputs = {dy, n.inputs[0]},
-                         .shape = graph.at(n.inputs[1]).shape,
-                         .loops = n.loops};
-    gradient.input_loops = {n.result_loops, n.input_loops[0]};
-    gradient.result_loops = n.input_loops[1];
-    gradient.linear = {{0}};
-    gradient.kernel = n.kernel;
-    sums.add(n.inputs[1], put(graph, std::move(gradient)));
-  } else if (n.op == "reshape") {
-    if (wants(0)) sums.add(n.inputs[0], add_reshape(graph, name(0), dy, graph.at(n.inputs[0]).shape));
-  } else if (n.op == "transpose") {
-    std::vector<int> back(n.result_loops.size());
-    for (std::size_t d = 0; d < back.size(); ++d) at(back, n.result_loops[d]) = static_cast<int>(d);
-    if (wants(0)) sums.add(n.inputs[0], add_transpose(graph, name(0), dy, back));
-  } else if (n.op == "sum") {
-    if (wants(0)) sums.add(n.inputs[0], add_expand(graph, name(0), dy, graph.at(n.inputs[0]).shape));
-  } else if (is_border(n)) {
-    if (wants(0)) sums.add(n.inputs[0], add_border(graph, name(0), dy, graph.at(n.inputs[0]).segment));
-  } else if (n.op == "expand") {
-    if (wants(0)) sums.add_reduced(n.inputs[0], dy);
-  } else if (n.op == "conv2d") {
-    if (wants(0)) sums.add(n.inputs[0], add_convolution_gradient(graph, name(0), node, dy, 0));
-    if (wants(1)) sums.add(n.inputs[1], add_convolution_gradient(graph, name(1), node, dy, 1));
-  } else if (n.op == "max_pool2d" || n.op == "avg_pool2d") {
-    if (wants(0)) sums.add(n.inputs[0], add_pooling_gradient(graph, name(0), node, dy));
-  } else if (n.op == "dispatch" || n.op == "combine") {
-    const bool out = n.op == "dispatch";
-    const int routes = n.inputs[1], gates = n.inputs.size() > 2 ? n.inputs[2] : -1;
-    if (wants(0))
-      sums.add(n.inputs[0],
-               out ? add_combine(graph, name(0), dy, routes, gates) : add_dispatch(graph, name(0), dy, routes, gates));
-    if (gates >= 0 && wants(2))
-      sums.add(gates, add_gate_gradient(graph, name(2), out ? n.inputs[0] : dy, out ? dy : n.inputs[0], routes));
-  } else if (n.op == "neg" || n.op == "scale" || n.op == "identity" || n.op == "cast") {
-    if (wants(0)) sums.add(n.inputs[0], add_elementwise(graph, name(0), n.op, {dy}, {{0}}));
-  } else if (is_one_of(n.op, unary_operators)) {
-    if (wants(0)) sums.add(n.inputs[0], add_elementwise(graph, name(0), n.op + "_grad", {dy, n.inputs[0]}, {{0}}));
-  } else if (n.op == "add" || n.op == "sub") {
-    if (wants(0)) sums.add_reduced(n.inputs[0], dy);
-    if (wants(1)) sums.add_reduced(n.inputs[1], n.op == "add" ? dy : add_elementwise(graph, name(1), "neg", {dy}, {{0}}));
-  } else if (n.op == "mul") {
-    for (const auto i : {std::size_t{0}, std::size_t{1}})
-      if (wants(i))
-        sums.add_reduced(n.inputs[i], add_elementwise(graph, name(i), "mul", {dy, n.inputs[1 - i]}, linear_inputs("mul")));
-  } else if (is_one_of(n.op, binary_operators)) {
-    for (const auto i : {std::size_t{0}, std::size_t{1}})
-      if (wants(i))
-        sums.add_reduced(n.inputs[i], add_elementwise(graph, name(i), n.op + "_grad_" + std::to_string(i),
-                                                      {dy, n.inputs[0], n.inputs[1]}, {{0}}));
-  } else {
-    throw input_error("operator " + n.name + " (" + n.op + "): its gradient is not known");
+// Adds the gradients of a node's inputs that are wanted, each by its operator's rule.
+class gradient_rules {
+ public:
+  gradient_rules(tensor_graph& graph, gradient_sums& sums, const std::vector<char>& wanted, int node)
+      : graph_(graph), sums_(sums), wanted_(wanted), node_(node), n_(graph.at(node)), dy_(sums.of(node)) {}
+
+  void apply() {
+    const auto& op = n_.op;
+    if (op == "matmul") return matmul();
+    if (op == "softmax") return add(0, [&] { return add_rowwise(graph_, name(0), "softmax_grad", {dy_, node_}, {{0}}); });
+    if (op == "layernorm") return layernorm();
+    if (op == "embedding") return embedding();
+    if (op == "reshape") return add(0, [&] { return add_reshape(graph_, name(0), dy_, input(0).shape); });
+    if (op == "transpose") return transpose();
+    if (op == "sum") return add(0, [&] { return add_expand(graph_, name(0), dy_, input(0).shape); });
+    if (is_border(n_)) return add(0, [&] { return add_border(graph_, name(0), dy_, input(0).segment); });
+    if (op == "expand") return add_reduced(0, [&] { return dy_; });
+    if (op == "conv2d") return convolution();
+    if (op == "max_pool2d" || op == "avg_pool2d")
+      return add(0, [&] { return add_pooling_gradient(graph_, name(0), node_, dy_); });
+    if (op == "dispatch" || op == "combine") return experts();
+    if (op == "neg" || op == "scale" || op == "identity" || op == "cast")
+      return add(0, [&] { return add_elementwise(graph_, name(0), op, {dy_}, {{0}}); });
+    if (is_one_of(op, unary_operators))
+      return add(0, [&] { return add_elementwise(graph_, name(0), op + "_grad", {dy_, n_.inputs[0]}, {{0}}); });
+    if (is_one_of(op, binary_operators)) return binary();
+    throw input_error("operator " + n_.name + " (" + op + "): its gradient is not known");
   }
-}
+
+ private:
+  [[nodiscard]] bool wants(std::size_t i) const { return at(wanted_, n_.inputs[i]) != 0; }
+  [[nodiscard]] const tensor_node& input(std::size_t i) const { return graph_.at(n_.inputs[i]); }
+  [[nodiscard]] std::string name(std::size_t i) const { return "d_" + input(i).name; }
+  template <class Make>
+  void add(std::size_t i, Make make) {
+    if (wants(i)) sums_.add(n_.inputs[i], make());
+  }
+  template <class Make>
+  void add_reduced(std::size_t i, Make make) {
+    if (wants(i)) sums_.add_reduced(n_.inputs[i], make());
+  }
+
+  // The gradient of one factor is the product of the other with dy over the same loops.
+  void matmul() {
+    add(0, [&] {
+      return add_contraction(
+          graph_, name(0), "matmul", dy_, n_.inputs[1],
+          {.loops = n_.loops, .left = n_.result_loops, .right = n_.input_loops[1], .result = n_.input_loops[0]});
+    });
+    add(1, [&] {
+      return add_contraction(
+          graph_, name(1), "matmul", n_.inputs[0], dy_,
+          {.loops = n_.loops, .left = n_.input_loops[0], .right = n_.result_loops, .result = n_.input_loops[1]});
+    });
+  }
+  void layernorm() {
+    add(0, [&] {
+      std::vector<int> inputs{dy_, n_.inputs[0]};
+      if (n_.inputs.size() > 1) inputs.push_back(n_.inputs[1]);
+      return add_rowwise(graph_, name(0), "layernorm_grad", std::move(inputs), {{0}});
+    });
+    if (n_.inputs.size() > 1)
+      add_reduced(1, [&] { return add_rowwise(graph_, name(1), "layernorm_weight_grad", {dy_, n_.inputs[0]}, {{0}}); });
+    if (n_.inputs.size() > 2) add_reduced(2, [&] { return dy_; });
+  }
+  void embedding() {
+    add(1, [&] {
+      tensor_node gradient{
+          .name = name(1), .op = "embedding_grad", .inputs = {dy_, n_.inputs[0]}, .shape = input(1).shape, .loops = n_.loops};
+      gradient.input_loops = {n_.result_loops, n_.input_loops[0]};
+      gradient.result_loops = n_.input_loops[1];
+      gradient.linear = {{0}};
+      gradient.kernel = n_.kernel;
+      return put(graph_, std::move(gradient));
+    });
+  }
+  void transpose() {
+    std::vector<int> back(n_.result_loops.size());
+    for (std::size_t d = 0; d < back.size(); ++d) at(back, n_.result_loops[d]) = static_cast<int>(d);
+    add(0, [&] { return add_transpose(graph_, name(0), dy_, back); });
+  }
+  void convolution() {
+    for (const int i : {0, 1}) add(as_size(i), [&] { return add_convolution_gradient(graph_, name(as_size(i)), node_, dy_, i); });
+  }
+  void experts() {
+    const bool out = n_.op == "dispatch";
+    const int routes = n_.inputs[1], gates = n_.inputs.size() > 2 ? n_.inputs[2] : -1;
+    add(0, [&] {
+      return out ? add_combine(graph_, name(0), dy_, routes, gates) : add_dispatch(graph_, name(0), dy_, routes, gates);
+    });
+    if (gates >= 0)
+      add(2, [&] { return add_gate_gradient(graph_, name(2), out ? n_.inputs[0] : dy_, out ? dy_ : n_.inputs[0], routes); });
+  }
+  void binary() {
+    const bool sums = n_.op == "add" || n_.op == "sub";
+    for (const auto i : {std::size_t{0}, std::size_t{1}})
+      add_reduced(i, [&] {
+        if (sums) return i == 0 || n_.op == "add" ? dy_ : add_elementwise(graph_, name(i), "neg", {dy_}, {{0}});
+        if (n_.op == "mul") return add_elementwise(graph_, name(i), "mul", {dy_, n_.inputs[1 - i]}, linear_inputs("mul"));
+        return add_elementwise(graph_, name(i), n_.op + "_grad_" + std::to_string(i), {dy_, n_.inputs[0], n_.inputs[1]}, {{0}});
+      });
+  }
+
+  tensor_graph& graph_;
+  gradient_sums& sums_;
+  const std::vector<char>& wanted_;
+  int node_;
+  tensor_node n_;  // a copy: nodes are added
+  int dy_;
+};
 
 /// Gives nodes from `first` on names of their own: of several that are called d_x the last one, which is all of the gradient,
 /// stays that; those before it are d_x_1, d_x_2 and so on.
@@ -161,7 +186,7 @@ inline gradient_sums add_gradients(tensor_graph& graph, const std::vector<char>&
   for (int i = last; i >= 0; --i) {
     if (!at(wanted, i) || sums.of(i) < 0 || is_leaf(graph.at(i))) continue;
     const auto before = graph.nodes.size();
-    add_gradients_of(graph, sums, wanted, i);
+    gradient_rules(graph, sums, wanted, i).apply();
     // What flows back over a border belongs to the other side.
     const int segment = graph.at(is_border(graph.at(i)) ? graph.at(i).inputs[0] : i).segment;
     for (auto node = before; node < graph.nodes.size(); ++node) {

@@ -18,6 +18,37 @@
 
 namespace hetsched {
 
+namespace detail {
+
+/// The text of a forest, line by line and number by number. Members throw input_error, with the line, for what is not expected.
+struct forest_lines {
+  std::string_view text, line = {};  ///< what is left of both
+  int number = 0;
+
+  [[noreturn]] void fail(const char* what) const { throw input_error("forest, line " + std::to_string(number) + ": " + what); }
+  void next() {
+    ++number;
+    const auto end = text.find('\n');
+    if (end == std::string_view::npos) fail("the text ends early");
+    line = text.substr(0, end);
+    text.remove_prefix(end + 1);
+  }
+  template <class T>
+  [[nodiscard]] T take(T low, T high) {
+    T x{};
+    const auto [stop, problem] = std::from_chars(line.data(), line.data() + line.size(), x);
+    if (problem != std::errc{} || !(x >= low && x <= high)) fail("not a number that can be here");
+    line.remove_prefix(as_size(stop - line.data()));
+    if (!line.empty() && line.front() == ' ') line.remove_prefix(1);
+    return x;
+  }
+  void end() const {
+    if (!line.empty()) fail("more than expected");
+  }
+};
+
+}  // namespace detail
+
 HETSCHED_INLINE random_forest random_forest::train(std::span<const double> features, int feature_count,
                                                    std::span<const double> targets, const forest_options& options) {
   const auto require = [](bool holds, const char* what) {
@@ -76,70 +107,50 @@ HETSCHED_INLINE std::string random_forest::text() const {
 }
 
 HETSCHED_INLINE random_forest random_forest::read(std::string_view text) {
-  int line_number = 0;
-  std::string_view line;
-  const auto fail = [&](const char* what) { throw input_error("forest, line " + std::to_string(line_number) + ": " + what); };
-  const auto next_line = [&] {
-    ++line_number;
-    const auto end = text.find('\n');
-    if (end == std::string_view::npos) fail("the text ends early");
-    line = text.substr(0, end);
-    text.remove_prefix(end + 1);
-  };
-  const auto number = [&]<class T>(T low, T high) {
-    T x{};
-    const auto [stop, problem] = std::from_chars(line.data(), line.data() + line.size(), x);
-    if (problem != std::errc{} || !(x >= low && x <= high)) fail("not a number that can be here");
-    line.remove_prefix(as_size(stop - line.data()));
-    if (!line.empty() && line.front() == ' ') line.remove_prefix(1);
-    return x;
-  };
-  const auto end_line = [&] {
-    if (!line.empty()) fail("more than expected");
-  };
   constexpr double big = std::numeric_limits<double>::max();
   constexpr std::int32_t most = std::numeric_limits<std::int32_t>::max() / 2;
 
-  next_line();
-  if (line != "hetsched-forest 1") fail("not a forest");
+  detail::forest_lines rest{text};
+  rest.next();
+  if (rest.line != "hetsched-forest 1") rest.fail("not a forest");
   random_forest forest;
-  next_line();
-  forest.feature_count_ = number(0, static_cast<int>(most));
-  const int trees = number(0, static_cast<int>(most));
-  end_line();
+  rest.next();
+  forest.feature_count_ = rest.take(0, static_cast<int>(most));
+  const int trees = rest.take(0, static_cast<int>(most));
+  rest.end();
   std::vector<char> led;  // whether a node of the tree leads here
   for (int t = 0; t < trees; ++t) {
-    if (forest.feature_count_ < 1) fail("trees need features");
-    next_line();
-    const std::int32_t count = number(std::int32_t{1}, most - static_cast<std::int32_t>(forest.nodes_.size()));
-    end_line();
+    if (forest.feature_count_ < 1) rest.fail("trees need features");
+    rest.next();
+    const std::int32_t count = rest.take(std::int32_t{1}, most - static_cast<std::int32_t>(forest.nodes_.size()));
+    rest.end();
     // Every node but the root must be the child of one node before it, so that any walk ends in a leaf.
-    if (as_size(count) > text.size()) fail("more nodes than text");
+    if (as_size(count) > rest.text.size()) rest.fail("more nodes than text");
     led.assign(as_size(count), 0);
     led[0] = 1;
     const auto begin = static_cast<std::int32_t>(forest.nodes_.size());
     for (std::int32_t n = 0; n < count; ++n) {
-      next_line();
-      if (!at(led, n)) fail("no node leads here");
+      rest.next();
+      if (!at(led, n)) rest.fail("no node leads here");
       const auto leaf = as_size(forest.add_leaf(0));
-      if (line.starts_with("- ")) {
-        line.remove_prefix(2);
-        forest.values_[leaf] = number(-big, big);
+      if (rest.line.starts_with("- ")) {
+        rest.line.remove_prefix(2);
+        forest.values_[leaf] = rest.take(-big, big);
       } else {
-        const std::int32_t feature = number(std::int32_t{0}, std::int32_t{forest.feature_count_ - 1});
-        const std::int32_t left = number(std::int32_t{n + 1}, std::int32_t{count - 2 < n + 1 ? n : count - 2});
-        const double threshold = number(-big, big);
+        const std::int32_t feature = rest.take(std::int32_t{0}, std::int32_t{forest.feature_count_ - 1});
+        const std::int32_t left = rest.take(std::int32_t{n + 1}, std::int32_t{count - 2 < n + 1 ? n : count - 2});
+        const double threshold = rest.take(-big, big);
         for (const auto child : {left, left + 1}) {
-          if (at(led, child)) fail("two nodes lead to one");
+          if (at(led, child)) rest.fail("two nodes lead to one");
           at(led, child) = 1;
         }
         forest.nodes_[leaf] = {threshold, feature, begin + left};
       }
-      end_line();
+      rest.end();
     }
     forest.roots_.push_back(begin);
   }
-  if (!text.empty()) fail("text after the last tree");
+  if (!rest.text.empty()) rest.fail("text after the last tree");
   return forest;
 }
 

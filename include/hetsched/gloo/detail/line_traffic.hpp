@@ -158,6 +158,9 @@ class line_traffic {
   }
 
   void take_frame(int p, const char* frame);
+  void take_numbers(int p, const char* body, std::size_t bytes);
+  void take_question(int p, const char* body, std::size_t bytes);
+  void take_answer(int p, const char* body);
 
   /// A tensor waits at the other end that this one has posted a receive for, which has not been told.
   void ask_for(channel_end& c, std::uint64_t number) {

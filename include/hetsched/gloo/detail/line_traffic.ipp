@@ -129,6 +129,36 @@ HETSCHED_INLINE void line_traffic::write_frames(int p) {
   if (std::exchange(peer.waits_to_say, left) != left) watch(p, control_line);
 }
 
+HETSCHED_INLINE void line_traffic::take_numbers(int p, const char* body, std::size_t bytes) {
+  const auto part = read_part<gathered_numbers>(body);
+  if (!comes_by(p, part.from)) return distrust(p, "a frame", "brings numbers of a rank that is not there");
+  if (!peers_[part.from].add_numbers(part, body + sizeof part, (bytes - sizeof part) / sizeof(double)))
+    return distrust(p, "a frame", "brings more numbers than it said");
+  pass_on(p, frame_kind::numbers, body, bytes);
+  happened_.notify_all();
+}
+
+HETSCHED_INLINE void line_traffic::take_question(int p, const char* body, std::size_t bytes) {
+  auto question = read_part<inquiry>(body);
+  if (!comes_by(p, question.asker)) return distrust(p, "a frame", "asks for a rank that is not there");
+  pass_on(p, frame_kind::ask, body, bytes);
+  peers_[question.asker].asked = question.number;
+  for (const int other : neighbours_)
+    if (other != p && at(peers_, other).down) answer_behind(other, question);
+  question.answerer = static_cast<std::uint32_t>(mesh_.rank);
+  answer(p, question);
+}
+
+HETSCHED_INLINE void line_traffic::take_answer(int p, const char* body) {
+  const auto told = read_part<inquiry>(body);
+  if (!comes_by(p, told.answerer) || told.asker >= as_size(mesh_.ranks) || comes_by(p, told.asker))
+    return distrust(p, "a frame", "answers for a rank that is not there");
+  if (is_other(told.asker)) return answer(way_to(static_cast<int>(told.asker)), told);
+  auto& known = peers_[told.answerer].answered_to;
+  known = std::max(known, told.number);
+  happened_.notify_all();
+}
+
 HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
   auto& peer = at(peers_, p);
   const auto header = read_part<frame_header>(frame);
@@ -151,15 +181,8 @@ HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
       if (!aborted_) ask_for(c, waiting.number);
       break;
     }
-    case frame_kind::numbers: {
-      const auto part = read_part<gathered_numbers>(body);
-      if (!comes_by(p, part.from)) return distrust(p, "a frame", "brings numbers of a rank that is not there");
-      if (!peers_[part.from].add_numbers(part, body + sizeof part, (header.bytes - sizeof part) / sizeof(double)))
-        return distrust(p, "a frame", "brings more numbers than it said");
-      pass_on(p, header.kind, body, header.bytes);
-      happened_.notify_all();
-      break;
-    }
+    case frame_kind::numbers:
+      return take_numbers(p, body, header.bytes);
     case frame_kind::abort:
       peer.gave_up = true;
       fail(printable({body, header.bytes}));
@@ -176,30 +199,10 @@ HETSCHED_INLINE void line_traffic::take_frame(int p, const char* frame) {
       break;
     case frame_kind::acknowledge:
       break;
-    case frame_kind::ask: {
-      auto question = read_part<inquiry>(body);
-      if (!comes_by(p, question.asker)) return distrust(p, "a frame", "asks for a rank that is not there");
-      pass_on(p, header.kind, body, header.bytes);
-      peers_[question.asker].asked = question.number;
-      for (const int other : neighbours_)
-        if (other != p && at(peers_, other).down) answer_behind(other, question);
-      question.answerer = static_cast<std::uint32_t>(mesh_.rank);
-      answer(p, question);
-      break;
-    }
-    case frame_kind::answer: {
-      const auto told = read_part<inquiry>(body);
-      if (!comes_by(p, told.answerer) || told.asker >= as_size(mesh_.ranks) || comes_by(p, told.asker))
-        return distrust(p, "a frame", "answers for a rank that is not there");
-      if (is_other(told.asker)) {
-        answer(way_to(static_cast<int>(told.asker)), told);
-        break;
-      }
-      auto& known = peers_[told.answerer].answered_to;
-      known = std::max(known, told.number);
-      happened_.notify_all();
-      break;
-    }
+    case frame_kind::ask:
+      return take_question(p, body, header.bytes);
+    case frame_kind::answer:
+      return take_answer(p, body);
   }
 }
 

@@ -170,6 +170,51 @@ struct host_kernels {
     }
   }
 
+  // Calls then(value, slope), functions of a number: what an operator of one input makes of it, and the derivative.
+  template <class Then>
+  void with_unary(std::string_view name, std::string_view op, Then then) const {
+    const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+    const auto gauss = [](double x) { return 0.5 * (1 + std::erf(x / std::sqrt(2.0))); };
+    if (name == "relu")
+      then([](double x) { return x > 0 ? x : 0.0; }, [](double x) { return x > 0 ? 1.0 : 0.0; });
+    else if (name == "gelu")
+      then([&](double x) { return x * gauss(x); },
+           [&](double x) { return gauss(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0)); });
+    else if (name == "silu")
+      then([&](double x) { return x * sigmoid(x); }, [&](double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); });
+    else if (name == "sigmoid")
+      then(sigmoid, [&](double x) { return sigmoid(x) * (1 - sigmoid(x)); });
+    else if (name == "tanh")
+      then([](double x) { return std::tanh(x); }, [](double x) { return 1 - std::tanh(x) * std::tanh(x); });
+    else if (name == "exp")
+      then([](double x) { return std::exp(x); }, [](double x) { return std::exp(x); });
+    else if (name == "log")
+      then([](double x) { return std::log(x); }, [](double x) { return 1 / x; });
+    else if (name == "sqrt")
+      then([](double x) { return std::sqrt(x); }, [](double x) { return 0.5 / std::sqrt(x); });
+    else if (name == "abs")
+      then([](double x) { return std::abs(x); }, [](double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : 0.0; });
+    else if (name == "square")
+      then([](double x) { return x * x; }, [](double x) { return 2 * x; });
+    else if (name == "neg")
+      then([](double x) { return -x; }, [](double) { return -1.0; });
+    else if (name == "scale")
+      then([&](double x) { return scale * x; }, [&](double) { return scale; });
+    else
+      throw input_error("no host kernel for operator " + std::string(op));
+  }
+
+  // What reaches an operator's first or second input a or b of a gradient g; those of add, sub and mul are sums and products.
+  [[nodiscard]] static double binary_gradient(std::string_view op, double g, double a, double b) {
+    const auto name = op.substr(0, op.size() - 7);
+    const bool first = op.back() == '0';
+    if (name == "div") return first ? g / b : -g * a / (b * b);
+    if (name == "maximum") return first == (a > b) ? g : 0.0;
+    if (name == "minimum") return first == (a < b) ? g : 0.0;
+    if (name == "pow") return first ? g * b * std::pow(a, b - 1) : g * std::pow(a, b) * std::log(a);
+    throw input_error("no host kernel for operator " + std::string(op));
+  }
+
   template <class Tensor>
   void elementwise(std::string_view op, std::span<const Tensor* const> in, Tensor& result) const {
     using traits = tensor_traits<Tensor>;
@@ -184,55 +229,15 @@ struct host_kernels {
         out[i] = static_cast<element>(f(value));
       });
     };
-    const auto unary = [&](std::string_view name, auto then) {
-      const auto use = [&](auto f, auto slope) { then(f, slope); };
-      const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
-      const auto gauss = [](double x) { return 0.5 * (1 + std::erf(x / std::sqrt(2.0))); };
-      if (name == "relu")
-        use([](double x) { return x > 0 ? x : 0.0; }, [](double x) { return x > 0 ? 1.0 : 0.0; });
-      else if (name == "gelu")
-        use([&](double x) { return x * gauss(x); },
-            [&](double x) { return gauss(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0)); });
-      else if (name == "silu")
-        use([&](double x) { return x * sigmoid(x); }, [&](double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); });
-      else if (name == "sigmoid")
-        use(sigmoid, [&](double x) { return sigmoid(x) * (1 - sigmoid(x)); });
-      else if (name == "tanh")
-        use([](double x) { return std::tanh(x); }, [](double x) { return 1 - std::tanh(x) * std::tanh(x); });
-      else if (name == "exp")
-        use([](double x) { return std::exp(x); }, [](double x) { return std::exp(x); });
-      else if (name == "log")
-        use([](double x) { return std::log(x); }, [](double x) { return 1 / x; });
-      else if (name == "sqrt")
-        use([](double x) { return std::sqrt(x); }, [](double x) { return 0.5 / std::sqrt(x); });
-      else if (name == "abs")
-        use([](double x) { return std::abs(x); }, [](double x) { return x > 0 ? 1.0 : x < 0 ? -1.0 : 0.0; });
-      else if (name == "square")
-        use([](double x) { return x * x; }, [](double x) { return 2 * x; });
-      else if (name == "neg")
-        use([](double x) { return -x; }, [](double) { return -1.0; });
-      else if (name == "scale")
-        use([&](double x) { return scale * x; }, [&](double) { return scale; });
-      else
-        throw input_error("no host kernel for operator " + std::string(op));
-    };
     if (op.ends_with("_grad_0") || op.ends_with("_grad_1")) {
-      const auto name = op.substr(0, op.size() - 7);
-      const bool first = op.back() == '0';
-      each([&](const auto& v) {
-        const double g = v(0), a = v(1), b = v(2);
-        if (name == "div") return first ? g / b : -g * a / (b * b);
-        if (name == "maximum") return first == (a > b) ? g : 0.0;
-        if (name == "minimum") return first == (a < b) ? g : 0.0;
-        if (name == "pow") return first ? g * b * std::pow(a, b - 1) : g * std::pow(a, b) * std::log(a);
-        throw input_error("no host kernel for operator " + std::string(op));
-      });
+      each([&](const auto& v) { return binary_gradient(op, v(0), v(1), v(2)); });
     } else if (op.ends_with("_grad")) {
-      unary(op.substr(0, op.size() - 5), [&](auto, auto slope) { each([&](const auto& v) { return v(0) * slope(v(1)); }); });
+      with_unary(op.substr(0, op.size() - 5), op,
+                 [&](auto, auto slope) { each([&](const auto& v) { return v(0) * slope(v(1)); }); });
     } else if (op == "expand") {
       each([](const auto& v) { return v(0); });
     } else if (in.size() == 1) {
-      unary(op, [&](auto f, auto) { each([&](const auto& v) { return f(v(0)); }); });
+      with_unary(op, op, [&](auto f, auto) { each([&](const auto& v) { return f(v(0)); }); });
     } else if (op == "add") {
       each([](const auto& v) { return v(0) + v(1); });
     } else if (op == "sub") {
