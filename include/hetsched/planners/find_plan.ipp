@@ -345,26 +345,30 @@ class plan_finder {
     const search_of singles = [&](auto& book, const auto& problem) {
       return place_stages(hardware_, book.costs(), problem, {.prove = false});
     };
+    const search_of copies = [&](auto& book, const auto& problem) {
+      return parallel_pipelines(book, problem,
+                                {.warmup = one.warmup, .epsilon = one.epsilon, .search = pipelines_search::copies});
+    };
     const auto tables = first_looks(partitions, rows);
     // With so little time that few sizes are known, the search looks at the others.
     if (!tables) {
       first_cut_ = true;
       return;
     }
+    constexpr int well_looked_at = 128;
+    const bool few = hardware_.device_count() <= well_looked_at;
+    constexpr double little = 0.04, of_tree = 0.1;
+    if (shares_) take_turn(0.25, rows);
+    take_turn_of_all(few ? 0.12 : 0.2, copies);
     const double before = request_.spent();
     auto hurried = request_;
-    hurried.go_on = [&] { return request_.spent() < before + (begun_ ? 0.1 : 0.25) && go_on(); };
+    hurried.go_on = [&] { return request_.spent() < before + (begun_ ? little : 0.25) && go_on(); };
     if (auto found = first_plan(hardware_, costs_, hurried, planner_)) {
       const int size = found->pipelines.front().microbatch_size;
       keep_met(size, std::move(found));
     }
     first_cut_ = !hurried.go_on();
-    // Where looks take long, the search itself will not come far.
-    constexpr int well_looked_at = 128;
-    const bool few = hardware_.device_count() <= well_looked_at;
-    if (shares_) take_turn(0.25, rows);
-    take_turn(few ? 0.12 : 0.15, partitions);
-    constexpr double little = 0.04, of_tree = 0.1;
+    take_turn(0.12, partitions);
     improve_begun(little);
     // It takes tables and costs of all sizes.
     const auto own_sizes = sizes();
@@ -377,14 +381,13 @@ class plan_finder {
     }
     // hetauto_exact looks at all sets of subclusters.
     const bool many_sets = hardware_.subclusters.size() > 4;
-    const double more = few ? 0.18 : 0.4, less = 0.12;
-    take_turn(more, many_sets ? rows : alike);
+    take_turn(0.18, many_sets ? rows : alike);
     improve_begun(little);
-    take_turn(less, many_sets ? alike : rows);
+    take_turn(0.12, many_sets ? alike : rows);
     // Whether single devices are near the best is soon known.
     const bool one_each = few && additive && request_.how.warmup == warmup_rule::exact;
     if (one_each && take_turn(0.03, singles) < 1.5 * best_begun()) take_turn(0.12, singles);
-    improve_begun(little);
+    improve_begun(0.1);
     auto choice = choice_;
     if (few)
       take_turn(0.1, [&](auto& book, const auto& problem) {
@@ -459,6 +462,22 @@ class plan_finder {
     return least_s;
   }
 
+  /// Of sizes from the smallest on, each with half of what is left, until two in a row are much worse.
+  void take_turn_of_all(double share, const search_of& search) {
+    const double end = request_.spent() + share;
+    int worse = 0;
+    for (const int size : sizes()) {
+      const double left = end - request_.spent();
+      if (worse == 2 || left < 0.1 * share || !go_on()) break;
+      const double own_end = end - 0.5 * left;
+      auto problem = problem_of(request_, size);
+      problem.go_on = [&] { return request_.spent() < own_end && go_on(); };
+      if (begun_) problem.beat = sums_below * objective_of(*begun_);
+      const double own_s = keep_met(size, search(book_of(size), problem));
+      worse = own_s > hardly() * best_begun() ? worse + 1 : 0;
+    }
+  }
+
   /// HetAuto's search of all sizes at once, under its own warm-ups and the rule that is asked for.
   void take_tree_turn(double share) {
     const double end = request_.spent() + share;
@@ -498,7 +517,7 @@ class plan_finder {
                                        .epsilon = request_.how.epsilon,
                                        .hopeless = infinity,
                                        .start = {begun_->pipelines},
-                                       .search = false}));
+                                       .search = pipelines_search::changes}));
     if (problem.go_on()) improved_s_ = best_begun();
   }
 
@@ -1124,7 +1143,7 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
                                        .epsilon = request.how.epsilon,
                                        .hopeless = infinity,
                                        .start = {fastest->pipelines},
-                                       .search = false});
+                                       .search = pipelines_search::changes});
     if (cheaper && objective_of(*cheaper) < objective_of(*fastest)) {
       cheaper->planner = fastest->planner;
       cheaper->setting = fastest->setting;

@@ -274,7 +274,7 @@ TEST_CASE("plans of others are improved by small changes without a search") {
     first_only.progress = [](const search_progress&) { return false; };
     const auto first = interop_dp(given.hardware, costs, first_only, given.options);
     auto options = as_parallel(given.options);
-    options.search = false;
+    options.search = pipelines_search::changes;
     const auto none = parallel_pipelines(given.hardware, costs, given.problem, options);
     REQUIRE_FALSE(none);
     CHECK(none.why_not().why == refusal::kind::infeasible);
