@@ -357,9 +357,11 @@ class plan_finder {
     }
     constexpr int well_looked_at = 128;
     const bool few = hardware_.device_count() <= well_looked_at;
+    // Of one kind, equal stages are as good as copies of unlike ones.
+    const bool one_kind = hardware_.subclusters.size() == 1;
     constexpr double little = 0.04, of_tree = 0.1;
     if (shares_) take_turn(0.25, rows);
-    take_turn_of_all(few ? 0.12 : 0.2, copies);
+    take_turn_of_all(few ? 0.12 : one_kind ? 0.05 : 0.15, copies);
     const double before = request_.spent();
     auto hurried = request_;
     hurried.go_on = [&] { return request_.spent() < before + (begun_ ? little : 0.25) && go_on(); };
@@ -368,7 +370,7 @@ class plan_finder {
       keep_met(size, std::move(found));
     }
     first_cut_ = !hurried.go_on();
-    take_turn(0.12, partitions);
+    take_turn(few ? 0.12 : 0.15, partitions);
     improve_begun(little);
     // It takes tables and costs of all sizes.
     const auto own_sizes = sizes();
@@ -381,7 +383,7 @@ class plan_finder {
     }
     // hetauto_exact looks at all sets of subclusters.
     const bool many_sets = hardware_.subclusters.size() > 4;
-    take_turn(0.18, many_sets ? rows : alike);
+    take_turn(few ? 0.18 : 0.4, many_sets ? rows : alike);
     improve_begun(little);
     take_turn(0.12, many_sets ? alike : rows);
     // Whether single devices are near the best is soon known.
