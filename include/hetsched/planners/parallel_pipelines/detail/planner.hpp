@@ -57,8 +57,7 @@ class parallel_planner {
 
   [[nodiscard]] outcome<plan> run() {
     const bool whole = options_.search == pipelines_search::whole;
-    if (whole && !found_.worth().money())
-      several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
+    if (whole && !found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     if (options_.search == pipelines_search::changes) {
       if (found_.best() && go_on()) improve();
