@@ -29,6 +29,7 @@
 #include <hetsched/planners/detail/offered.hpp>
 #include <hetsched/planners/detail/quickly_placed.hpp>
 #include <hetsched/planners/find_plan.hpp>
+#include <hetsched/planners/find_plan/detail/search_turns.hpp>
 #include <hetsched/planners/first_plan.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hexiscale.hpp>
@@ -139,14 +140,6 @@ namespace detail {
   return request.target && !request.target->several_pipelines;
 }
 
-/// The schedule that stages are to run: the one that is asked for, else one of the target's; none: the planner's.
-[[nodiscard]] inline std::optional<schedule_id> schedule_of(const plan_request& request) {
-  if (!request.schedule.empty()) return schedule_named(request.schedule);
-  if (!request.target || request.target->schedules.empty()) return {};
-  const auto own = id_of(request.how.warmup);
-  return allows(*request.target, own) ? own : request.target->schedules.front();
-}
-
 /// Of schedules for which bounds are proved.
 [[nodiscard]] inline bool leaves_backwards_whole(schedule_id schedule) {
   return has_warmups(schedule) || schedule == schedule_id::gpipe;
@@ -188,7 +181,8 @@ class plan_finder {
         request_(request),
         planner_(planner),
         choice_(request.how),
-        schedule_(schedule_of(request)) {
+        schedule_(schedule_of(request)),
+        turns_(hardware, costs, request, planner) {
     choice_.schedule = schedule_ ? name_of(*schedule_) : "";
     choice_.known.clear();
     choice_.similar.clear();
@@ -268,7 +262,7 @@ class plan_finder {
     p.setting = request_.setting;
     p.pipelines.push_back(std::move(line));
     if (request_.target && !gaps(p, *request_.target, hardware_).empty()) return {};
-    auto judged = evaluate(hardware_, costs_, std::move(p), judging());
+    auto judged = evaluate(hardware_, costs_, std::move(p), judging(request_));
     if (!judged || !judged->shortage.empty() || judged->plan.predicted.iteration_s > request_.deadline_s) return {};
     judged->plan.setting = request_.setting;
     return std::move(judged->plan);
@@ -276,17 +270,15 @@ class plan_finder {
 
   [[nodiscard]] outcome<plan> of_many_devices() {
     bound_work();
-    constexpr int looked_at_in_turns = 32;  // devices: of more, a search of rows of stages takes longer than its turn
-    shares_ = request_.spent && hardware_.device_count() <= looked_at_in_turns && shares_parameters();
-    if (takes_turns() && go_on()) take_turns();
-    books_.clear();
+    if (turns_.suit() && go_on()) turns_.take();
+    turns_.forget_prices();
     auto found = searched();
-    if (begun_ && first_cut_ && !go_on()) {
+    if (turns_.best() && turns_.first_cut() && !go_on()) {
       auto patient = request_;
       patient.go_on = {};
-      keep_begun(first_plan(hardware_, costs_, patient, planner_));
+      turns_.keep(first_plan(hardware_, costs_, patient, planner_));
     }
-    if (begun_) return better_of(std::move(found));
+    if (turns_.best()) return better_of(std::move(found));
     if (go_on() || (!found && found.why_not().why != refusal::kind::stopped) ||
         (found && found->evidence && found->evidence->complete))
       return found;
@@ -307,262 +299,10 @@ class plan_finder {
     return soon;
   }
 
-  /// Whether layers share parameters, and subclusters are several: where the first and the last layer do, it may save more than
-  /// anything else to hold both on one of them.
-  [[nodiscard]] bool shares_parameters() {
-    const auto own = sizes();
-    if (own.empty() || hardware_.subclusters.size() < 2) return false;
-    const auto costs = costs_(own.front());
-    for (int k = 0; k < static_cast<int>(hardware_.subclusters.size()); ++k)
-      for (const auto& where : costs.placements({k, 1, 1}))
-        if (!costs.copies(where).empty()) return true;
-    return false;
-  }
-
-  /// Whether other planners have turns before the search, which comes late to what they find in little time where devices are
-  /// many.
-  [[nodiscard]] bool takes_turns() const {
-    // Up to few devices the search itself begins with the others' plans; where layers share parameters, it comes late to these.
-    constexpr int few_devices = 16, few_of_shared = 4, many_devices = 1024;
-    return request_.spent && planner_.name == planners().front().name &&
-           hardware_.device_count() > (shares_ ? few_of_shared : few_devices) && hardware_.device_count() <= many_devices &&
-           !schedule_ && request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) &&
-           !request_.mixed_stages && !request_.use_all_devices && !request_.target;
-  }
-
-  using search_of = std::function<outcome<plan>(price_book&, const planning_problem&)>;
-  using maker = decltype(planner_entry::make);
-
-  /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far; between
-  /// them that plan is improved by small changes, which none of them makes of another's.
-  void take_turns() {
-    const interop_options one{.warmup = request_.how.warmup, .epsilon = request_.how.epsilon, .prove = false};
-    const hetauto_exact_options uniform{.warmup = one.warmup, .epsilon = one.epsilon, .prove = false};
-    const hexiscale_options groups{.seed = request_.how.seed, .warmup = one.warmup, .epsilon = one.epsilon};
-    const search_of partitions = [&](auto& book, const auto& problem) { return hexiscale(book, problem, groups); };
-    const search_of rows = [&](auto& book, const auto& problem) { return interop_dp(book, problem, one); };
-    const search_of alike = [&](auto& book, const auto& problem) { return hetauto_exact(book, problem, uniform); };
-    const search_of singles = [&](auto& book, const auto& problem) {
-      return place_stages(hardware_, book.costs(), problem, {.prove = false});
-    };
-    const auto tables = first_looks(partitions, rows);
-    // With so little time that few sizes are known, the search looks at the others.
-    if (!tables) {
-      first_cut_ = true;
-      return;
-    }
-    const double before = request_.spent();
-    auto hurried = request_;
-    hurried.go_on = [&] { return request_.spent() < before + (begun_ ? 0.1 : 0.25) && go_on(); };
-    if (auto found = first_plan(hardware_, costs_, hurried, planner_)) {
-      const int size = found->pipelines.front().microbatch_size;
-      keep_met(size, std::move(found));
-    }
-    first_cut_ = !hurried.go_on();
-    // Where looks take long, the search itself will not come far.
-    constexpr int well_looked_at = 128;
-    const bool few = hardware_.device_count() <= well_looked_at;
-    if (shares_) take_turn(0.25, rows);
-    take_turn(few ? 0.12 : 0.15, partitions);
-    constexpr double little = 0.04, of_tree = 0.1;
-    improve_begun(little);
-    // It takes tables and costs of all sizes.
-    const auto own_sizes = sizes();
-    const bool all_have_costs =
-        request_.microbatch_size > 0 || own_sizes.size() == microbatch_sizes(request_.global_batch).size();
-    const bool additive = !own_sizes.empty() && book_of(own_sizes.front()).costs().additive();
-    if (all_have_costs && additive && *tables * static_cast<double>(own_sizes.size()) < of_tree) {
-      take_tree_turn(of_tree);
-      improve_begun(little);
-    }
-    // hetauto_exact looks at all sets of subclusters.
-    const bool many_sets = hardware_.subclusters.size() > 4;
-    const double more = few ? 0.18 : 0.4, less = 0.12;
-    take_turn(more, many_sets ? rows : alike);
-    improve_begun(little);
-    take_turn(less, many_sets ? alike : rows);
-    // Whether single devices are near the best is soon known.
-    const bool one_each = few && additive && request_.how.warmup == warmup_rule::exact;
-    if (one_each && take_turn(0.03, singles) < 1.5 * best_begun()) take_turn(0.12, singles);
-    improve_begun(little);
-    auto choice = choice_;
-    if (few)
-      take_turn(0.1, [&](auto& book, const auto& problem) {
-        choice.similar = begun_ ? with_microbatch_size(*begun_, problem.microbatch_size).value_or(std::vector<pipeline_plan>{})
-                                : std::vector<pipeline_plan>{};
-        return planner_.make(hardware_, book.costs(), problem, choice);
-      });
-  }
-
-  /// First looks tell the sizes apart; where they become worse and worse, larger ones hardly help. Partitions take no tables:
-  /// where one is soon made, all sizes have one first, and rows are looked at in the order of these. Returns what the first look
-  /// at rows took, with its tables; nothing if the time was too short for some sizes.
-  [[nodiscard]] std::optional<double> first_looks(const search_of& partitions, const search_of& rows) {
-    const double quick = 0.025;
-    auto order = sizes();
-    double tables = infinity, best_s = infinity;
-    int worse = 0;
-    std::size_t known = 0;
-    const auto look = [&](int size, double last, const search_of& search) {
-      auto problem = problem_of(request_, size);
-      problem.progress = [](const search_progress&) { return false; };
-      problem.go_on = [&] { return request_.spent() < last && go_on(); };
-      return keep_met(size, search(book_of(size), problem));
-    };
-    const auto judge = [&](double own_s) {
-      worse = own_s > hardly() * best_s ? worse + 1 : 0;
-      best_s = std::min(best_s, own_s);
-    };
-    const double start = request_.spent();
-    bool soon = false;
-    for (const int size : order) {
-      if (worse == 2 || request_.spent() > start + 0.2 || !go_on()) break;
-      if (size != order.front() && !soon) break;
-      const double before = request_.spent();
-      judge(look(size, soon ? start + 0.2 : start + quick, partitions));
-      if (size == order.front()) soon = request_.spent() - before < quick;
-    }
-    if (soon) std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return met_of(a) < met_of(b); });
-    worse = 0;
-    best_s = infinity;
-    const double begun = request_.spent();
-    for (const int size : order) {
-      const double before = request_.spent();
-      if (worse == 2 || before > begun + 0.2 || !go_on()) break;
-      double own_s = look(size, begun + 0.4, rows);
-      if (!(tables < infinity)) tables = request_.spent() - before;
-      if (!soon) own_s = std::min(own_s, look(size, begun + 0.4, partitions));
-      judge(own_s);
-      ++known;
-    }
-    constexpr std::size_t some = 3;
-    if (!soon && known < std::min(some, order.size()) && worse < 2) return {};
-    return tables;
-  }
-
-  /// Returns the least iteration that the search has found.
-  double take_turn(double share, const search_of& search) {
-    const double end = request_.spent() + share;
-    double least_s = infinity;
-    const auto sizes = sizes_to_begin_with(met_);
-    for (std::size_t k = 0; k < sizes.size(); ++k) {
-      const int size = sizes[k];
-      const double left = end - request_.spent();
-      if ((left < 0.1 * share && !shares_) || !go_on()) break;
-      // Some is left for the next ones, and as much where first looks say little.
-      const double own_end = end - left * (shares_ ? 1 - 1.0 / static_cast<double>(sizes.size() - k) : 0.3);
-      auto problem = problem_of(request_, size);
-      problem.go_on = [&] { return request_.spent() < own_end && go_on(); };
-      if (begun_) problem.beat = sums_below * objective_of(*begun_);
-      least_s = std::min(least_s, keep_met(size, search(book_of(size), problem)));
-    }
-    return least_s;
-  }
-
-  /// HetAuto's search of all sizes at once, under its own warm-ups and the rule that is asked for.
-  void take_tree_turn(double share) {
-    const double end = request_.spent() + share;
-    const int size = request_.microbatch_size;
-    auto problem = problem_of(request_, std::max(1, size));
-    problem.go_on = [&] { return request_.spent() < end && go_on(); };
-    problem.progress = [&](const search_progress&) { return problem.go_on(); };
-    hetauto_options options;
-    options.search.seed = request_.how.seed;
-    const auto found = size > 0 ? hetauto(hardware_, costs_(size), problem, options)
-                                : hetauto_of_batch(hardware_, costs_, request_.global_batch, problem, options);
-    if (!found) return;
-    for (const bool own_warmups : {true, false}) {
-      auto other = *found;
-      other.gradient_sync.clear();
-      for (auto& line : other.pipelines) {
-        line.schedule = {.name = std::string(schedule_name(request_.how.warmup))};
-        for (auto& s : line.stages) s.warmup = own_warmups && request_.how.warmup == warmup_rule::exact ? s.warmup : 0;
-      }
-      auto judged = evaluate(hardware_, costs_, std::move(other), judging());
-      if (!judged || !judged->shortage.empty()) continue;
-      const int own = judged->plan.pipelines.front().microbatch_size;
-      keep_met(own, std::move(judged->plan));
-    }
-  }
-
-  /// The best plan so far, by small changes, unless these were tried.
-  void improve_begun(double share) {
-    if (!begun_ || best_begun() == improved_s_) return;
-    improved_s_ = best_begun();
-    const int size = begun_->pipelines.front().microbatch_size;
-    const double end = request_.spent() + share;
-    auto problem = problem_of(request_, size);
-    problem.go_on = [&] { return request_.spent() < end && go_on(); };
-    keep_met(size, parallel_pipelines(book_of(size), problem,
-                                      {.warmup = request_.how.warmup,
-                                       .epsilon = request_.how.epsilon,
-                                       .hopeless = infinity,
-                                       .start = {begun_->pipelines},
-                                       .search = false}));
-    if (problem.go_on()) improved_s_ = best_begun();
-  }
-
-  [[nodiscard]] price_book& book_of(int size) { return books_.try_emplace(size, hardware_, costs_(size)).first->second; }
-  [[nodiscard]] double& met_of(int size) { return met_.try_emplace(size, infinity).first->second; }
-  [[nodiscard]] double best_begun() const { return begun_ ? objective_of(*begun_) : infinity; }
-  /// Returns the objective; infinity if there is none.
-  double keep_met(int size, outcome<plan> found) {
-    if (!found) return infinity;
-    const double value = objective_of(*found);
-    met_of(size) = std::min(met_of(size), value);
-    keep_begun(std::move(found));
-    return value;
-  }
-  static constexpr double sums_below = 1.03;  // of an iteration, by which planners' sums may be above it
-
-  /// The sizes at which the best plan so far, or one that was met, is hardly worse, the best one first. Without a plan: all.
-  [[nodiscard]] std::vector<int> sizes_to_begin_with(std::map<int, double>& met) {
-    std::vector<std::pair<double, int>> order;
-    const auto from = begun_;
-    for (const int size : sizes()) {
-      if (!go_on()) break;
-      auto& least = met.try_emplace(size, infinity).first->second;
-      if (from)
-        if (auto lines = with_microbatch_size(*from, size); lines && offered(book_of(size).costs(), *lines)) {
-          auto moved = *from;
-          moved.pipelines = *std::move(lines);
-          moved.gradient_sync.clear();
-          auto judged = evaluate(hardware_, costs_, std::move(moved), judging());
-          if (judged && judged->shortage.empty()) {
-            least = std::min(least, objective_of(judged->plan));
-            keep_begun(std::move(judged->plan));
-          }
-        }
-      order.emplace_back(least, size);
-    }
-    std::sort(order.begin(), order.end());
-    std::vector<int> good;
-    for (const auto& [value, size] : order)
-      if (!begun_ || value <= hardly() * objective_of(*begun_)) good.push_back(size);
-    return good;
-  }
-  /// Of parameters that layers share, first looks say less: what it saves to hold both on one subcluster is seen by later ones.
-  [[nodiscard]] double hardly() const { return shares_ ? 1.6 : 1.2; }
-
-  /// Those that have costs.
-  [[nodiscard]] std::vector<int> sizes() const {
-    auto all = request_.microbatch_size > 0 ? std::vector{request_.microbatch_size} : microbatch_sizes(request_.global_batch);
-    std::erase_if(all, [&](int size) { return request_.lacks && !request_.lacks(size).empty(); });
-    return all;
-  }
-
-  void keep_begun(outcome<plan> found) {
-    if (!found) return;
-    found->planner = planner_.name;
-    found->setting = request_.setting;
-    if (request_.met) request_.met(*found);
-    if (!begun_ || objective_of(*found) < objective_of(*begun_)) begun_ = *std::move(found);
-  }
-
   /// What the search found, or what it began with, if that is better, with what is known of all plans.
   [[nodiscard]] outcome<plan> better_of(outcome<plan> found) {
-    if (found && objective_of(*found) <= objective_of(*begun_)) return found;
-    auto best = *std::move(begun_);
+    auto best = *turns_.best();
+    if (found && objective_of(*found) <= objective_of(best)) return found;
     search_evidence told;
     tell_work(told, objective_of(best));
     if (found && found->evidence) told = *found->evidence;
@@ -582,7 +322,7 @@ class plan_finder {
   /// What no plan of any size is below.
   [[nodiscard]] double least_work() const {
     double least = infinity;
-    for (const int size : sizes()) least = std::min(least, work_of(size));
+    for (const int size : sizes_with_costs(request_)) least = std::min(least, work_of(size));
     return least < infinity ? least : 0;
   }
   void tell_work(search_evidence& told, double value) const {
@@ -599,9 +339,9 @@ class plan_finder {
     constexpr double share = 0.1;  // of a time budget; turns use what is looked up
     const double end = request_.spent ? request_.spent() + share : 0;
     const auto soon = [&] { return (!request_.spent || request_.spent() < end) && go_on(); };
-    for (const int size : sizes()) {
+    for (const int size : sizes_with_costs(request_)) {
       if (!soon()) break;
-      work_[size] = work_bound(book_of(size), request_.global_batch / size, soon);
+      work_[size] = work_bound(turns_.book_of(size), request_.global_batch / size, soon);
     }
   }
 
@@ -624,10 +364,6 @@ class plan_finder {
     if (!found && !refusals_.empty()) return most_telling_refusal();  // says more than a size without costs
     if (found && found->evidence) found->evidence->stopped = !go_on();
     return found;
-  }
-
-  [[nodiscard]] evaluate_options judging() const {
-    return {.flops_per_sample = request_.flops_per_sample, .arithmetic = request_.arithmetic, .epsilon = request_.how.epsilon};
   }
 
   // Whether within_target has more than one problem to search, or costs of its own.
@@ -674,10 +410,10 @@ class plan_finder {
     if (const auto& t = request_.target; !t || !leaves_choices(*t)) {
       if (const auto known = first_look_.find(size); known != first_look_.end()) choice.known = known->second;
       const auto* best = asked.best;
-      if (begun_ && (!best || objective_of(*begun_) < objective_of(*best))) best = &*begun_;
+      if (const auto& begun = turns_.best(); begun && (!best || objective_of(*begun) < objective_of(*best))) best = &*begun;
       if (best) choice.similar = with_microbatch_size(*best, size).value_or(std::vector<pipeline_plan>{});
     }
-    const auto how = judging();
+    const auto how = judging(request_);
     const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
       return planned(hardware, costs, own, choice, how, soon, planner_.make);
     };
@@ -702,6 +438,8 @@ class plan_finder {
     if (asked.first_plan && !soon) whole_.emplace(size, found);
     return found;
   }
+
+  using maker = decltype(planner_entry::make);
 
   // The best of a plan of one pipeline, of single devices and of equal parts, where there are few devices to search.
   [[nodiscard]] outcome<plan> with_other_planners(outcome<plan> found, planning_problem problem, const evaluate_options& how) {
@@ -824,7 +562,7 @@ class plan_finder {
       auto first = first_plan(hardware_of(choice, hardware_), own, request, planner_);
       if (first) {
         const auto view = own(first->pipelines.front().microbatch_size);
-        first = with_own_layers(hardware_, costs_, view, *std::move(first), judging());
+        first = with_own_layers(hardware_, costs_, view, *std::move(first), judging(request_));
       }
       if (!first) {
         if (!found) found = std::move(first);
@@ -913,20 +651,15 @@ class plan_finder {
   const planner_entry& planner_;
   planner_choice choice_;
   std::optional<schedule_id> schedule_;  // that stages are to run; none: the planner's
+  search_turns turns_;
   double best_before_ = infinity;
   std::map<int, refusal> refusals_;     // by the planner, of each size the last one
   std::map<int, outcome<plan>> whole_;  // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look_;
-  std::optional<plan> begun_;        // the best of the turns of other planners
-  std::map<int, double> met_;        // the least iteration that turns have met, of a size
-  std::map<int, price_book> books_;  // of the turns
-  std::map<int, double> work_;       // what no plan of a size is below
-  bool shares_ = false;              // see shares_parameters; where there is a time budget
-  double improved_s_ = infinity;     // of a plan of which small changes have been tried
-  bool first_cut_ = false;           // whether the first plan had too little time among them
-  bool hurry_ = true;                // first looks may end without an answer
-  std::set<int> copied_;             // sizes for which pipelines cut alike were searched
-  std::vector<int> given_up_;        // sizes where one has
+  std::map<int, double> work_;  // what no plan of a size is below
+  bool hurry_ = true;           // first looks may end without an answer
+  std::set<int> copied_;        // sizes for which pipelines cut alike were searched
+  std::vector<int> given_up_;   // sizes where one has
 };
 
 inline void validate(const plan_request& request) {
@@ -1124,7 +857,7 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
                                        .epsilon = request.how.epsilon,
                                        .hopeless = infinity,
                                        .start = {fastest->pipelines},
-                                       .search = false});
+                                       .search = pipelines_search::changes});
     if (cheaper && objective_of(*cheaper) < objective_of(*fastest)) {
       cheaper->planner = fastest->planner;
       cheaper->setting = fastest->setting;

@@ -274,7 +274,7 @@ TEST_CASE("plans of others are improved by small changes without a search") {
     first_only.progress = [](const search_progress&) { return false; };
     const auto first = interop_dp(given.hardware, costs, first_only, given.options);
     auto options = as_parallel(given.options);
-    options.search = false;
+    options.search = pipelines_search::changes;
     const auto none = parallel_pipelines(given.hardware, costs, given.problem, options);
     REQUIRE_FALSE(none);
     CHECK(none.why_not().why == refusal::kind::infeasible);
@@ -290,6 +290,41 @@ TEST_CASE("plans of others are improved by small changes without a search") {
   }
   CHECK(begun > 20);
   CHECK(better > begun / 10);
+}
+
+TEST_CASE("a search for equal copies alone is no worse than one pipeline, and proves nothing") {
+  random_source random(4111);
+  int several = 0, found_any = 0, best = 0;
+  for (int n = 0; n < 40; ++n) {
+    CAPTURE(n);
+    auto given = random_instance(random, {.layers = 5, .subclusters = 2, .devices = 6});
+    given.problem.use_all_devices = false;
+    given.problem.microbatches = random.integer(8, 32);
+    INFO(text(given));
+    const additive_costs costs{given.costs};
+    auto first_only = given.problem;
+    first_only.progress = [](const search_progress&) { return false; };
+    const auto one = interop_dp(given.hardware, costs, first_only, given.options);
+    auto options = as_parallel(given.options);
+    options.search = pipelines_search::copies;
+    const auto found = parallel_pipelines(given.hardware, costs, given.problem, options);
+    REQUIRE((found || !one));
+    if (!found) continue;
+    ++found_any;
+    check(given, costs, *found);
+    if (one) CHECK(found->predicted.iteration_s <= one->predicted.iteration_s * (1 + 1e-9));
+    CHECK(found->evidence->objective_bound == 0);
+    CHECK_FALSE(found->evidence->complete);
+    several += found->pipelines.size() > 1;
+    for (const auto& line : found->pipelines) CHECK(line.stages.size() == found->pipelines.front().stages.size());
+    options.search = pipelines_search::whole;
+    const auto whole = parallel_pipelines(given.hardware, costs, given.problem, options);
+    REQUIRE(whole);
+    best += found->predicted.iteration_s < 1.02 * whole->predicted.iteration_s;
+  }
+  CHECK(found_any > 20);
+  CHECK(several > 5);
+  CHECK(best > found_any / 4);
 }
 
 TEST_CASE("a known objective ends a search that cannot beat it, and hides nothing that does") {

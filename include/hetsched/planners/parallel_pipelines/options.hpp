@@ -12,6 +12,13 @@
 
 namespace hetsched {
 
+/// How much parallel_pipelines does.
+enum class pipelines_search {
+  whole,    ///< until the best plan is known, or its effort is spent, with a bound
+  copies,   ///< one pipeline and equal copies of one, where much is found soon; nothing is proved
+  changes,  ///< what is known to begin with, by small changes alone; nothing is proved
+};
+
 /// What planning_problem leaves open.
 struct parallel_pipelines_options {
   warmup_rule warmup = warmup_rule::exact;
@@ -25,7 +32,7 @@ struct parallel_pipelines_options {
   double hopeless = 1.05;                                ///< what is so far behind planning_problem::beat is not improved
   std::int64_t listed = 20'000;                          ///< small problems list all pipelines: of no more than so many
   std::vector<std::vector<pipeline_plan>> start = {};    ///< sets of pipelines that are known, from another planner, say
-  bool search = true;  ///< false: only those of `start` are improved, by small changes, and nothing is proved
+  pipelines_search search = pipelines_search::whole;
   /// More of them, which take time to make: asked for where bounds alone do not show that none can beat planning_problem::beat.
   std::function<std::vector<std::vector<pipeline_plan>>()> more = {};
 };

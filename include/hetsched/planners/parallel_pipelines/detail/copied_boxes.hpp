@@ -50,9 +50,9 @@ class copied_boxes {
   copied_boxes(const copied_boxes&) = delete;
   copied_boxes& operator=(const copied_boxes&) = delete;
 
-  /// Copies that divide all subclusters among them: powers of two, and those that share out the nodes of some subcluster; of the
-  /// best number with more effort.
-  void share_out() {
+  /// Copies that divide all subclusters among them: powers of two, and those that share out the nodes of some subcluster, each
+  /// with `effort`; of the best number with more.
+  void share_out(double effort) {
     std::set<int> numbers;
     for (int copies = 2; copies <= microbatches_; copies *= 2) numbers.insert(copies);
     for (const auto& s : hardware_.subclusters)
@@ -60,18 +60,18 @@ class copied_boxes {
         for (const int copies : {s.nodes / each, each})
           if (copies > 1 && copies <= microbatches_) numbers.insert(copies);
     int best = 0;
-    const auto look_at = [&](int copies, double effort) {
+    const auto look_at = [&](int copies, double own_effort) {
       box shared{problem_.devices, copies};
       for (auto& d : shared.devices) d /= copies;
       if (!fits(shared) || !go_on_()) return false;
       const double before = found_.least();
-      (void)copies_on(shared, std::min(asked_.beat, before), effort);
+      (void)copies_on(shared, std::min(asked_.beat, before), own_effort);
       if (found_.least() < before) best = copies;
       return true;
     };
     for (const int copies : numbers)
-      if (!look_at(copies, 0.2)) break;
-    if (best > 0) (void)look_at(best, 1);
+      if (!look_at(copies, effort)) break;
+    if (best > 0) (void)look_at(best, 5 * effort);
   }
 
   /// Boxes with all, half, a quarter ... of every subcluster, and copies of them; then neighbours of the best, until `enough()`.

@@ -56,11 +56,18 @@ class parallel_planner {
         found_(book.hardware(), book.costs(), problem, table, ends_, algebra, asked, options.warmup, options.epsilon) {}
 
   [[nodiscard]] outcome<plan> run() {
-    if (options_.search && !found_.worth().money())
-      several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
+    const bool whole = options_.search == pipelines_search::whole;
+    if (whole && !found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
-    if (!options_.search) return improved();
+    if (options_.search == pipelines_search::changes) {
+      if (found_.best() && go_on()) improve();
+      return unproven();
+    }
     auto why = one_pipeline(true);
+    if (!whole) {
+      if (go_on()) share_out();
+      return unproven(why);
+    }
     if (!go_on() || cannot_win()) return finish(why);
     // What is looked at to the end has the best single pipeline soon: little time may be left for what takes longer. It is put
     // aside until sets have been sought: begun with it, their search finds less.
@@ -77,7 +84,7 @@ class parallel_planner {
       column_pool pool(problem_.devices, asked_.microbatches);
       whole_sets sets(pool, found_, problem_.devices, asked_.microbatches, ask);
       // Where a plan is known, copies show whether this comes near it.
-      if (asked_.beat < infinity) copies(ask).share_out();
+      if (asked_.beat < infinity) share_out();
       if (found_.least() <= options_.hopeless * asked_.beat) {
         search_sets(relaxed, pool, sets);
         if (!stopped_ && !at_once) why = one_pipeline(false);
@@ -135,6 +142,13 @@ class parallel_planner {
 
   [[nodiscard]] copied_boxes copies(function_ref<bool()> ask) {
     return {hardware_, costs_, problem_, table_, ends_, algebra_, for_iteration(), single(), found_, ask};
+  }
+
+  void share_out() {
+    constexpr double well = 0.2, soon = 0.02;  // efforts; with a tenth most copies are as good, in half the time
+    shared_out_ = true;
+    auto ask = [&] { return go_on(); };
+    copies(ask).share_out(options_.search == pipelines_search::whole ? well : soon);
   }
 
   // The fastest single pipeline, or only a first one; the refusal if there is none.
@@ -266,7 +280,7 @@ class parallel_planner {
       sets.pack(infinity, found_.best_s() * 1.02);
     };
     pack();
-    copies(ask).share_out();
+    if (!shared_out_) share_out();
     if (const auto& best = found_.best())
       for (const auto& own : best->pipelines)
         if (auto stages = found_.stages_of(own)) relaxed.add(*std::move(stages));
@@ -346,12 +360,13 @@ class parallel_planner {
     if (!stopped_) change_single_pipeline();
     if (!stopped_) look_around();
   }
-  [[nodiscard]] outcome<plan> improved() {
-    if (found_.best() && go_on()) improve();
+  // What was found, and that it proves nothing.
+  [[nodiscard]] outcome<plan> unproven(const std::optional<refusal>& why = {}) {
     if (auto& best = found_.best()) {
       best->evidence = search_evidence{.objective_value = found_.least(), .work = {{"plans", found_.plans()}}};
       return *std::move(best);
     }
+    if (why) return *why;
     return refusal{refusal::kind::infeasible, "no plan was given that fits in memory"};
   }
 
@@ -479,7 +494,7 @@ class parallel_planner {
   candidates found_;
   std::optional<plan> single_;                // of one pipeline, that does not count yet
   double several_bound_ = 0, one_bound_ = 0;  // no plan of several, of one pipeline has a smaller objective
-  bool stopped_ = false, complete_ = false;
+  bool stopped_ = false, complete_ = false, shared_out_ = false;
   double out_of_reach_ = 0, counted_bound_ = 0;  // what has been proved
   std::int64_t looked_at_ = 0;
 };
