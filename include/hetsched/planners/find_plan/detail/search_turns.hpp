@@ -96,12 +96,16 @@ class search_turns {
   /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far; between
   /// them that plan is improved by small changes, which none of them makes of another's.
   void take() {
+    const double before = request_.spent();
     const auto tables = first_looks();
     // With so little time that few sizes are known, the search looks at the others.
     if (!tables) {
       first_cut_ = true;
       return;
     }
+    // Where looks take little of the budget, the search itself has enough of it.
+    constexpr double times_looks = 20;
+    of_budget_ = std::min(1.0, times_looks * (request_.spent() - before));
     if (shares_) take_turn(0.25, rows_);
     // Of one kind, equal stages are as good as copies of unlike ones.
     take_turn_of_all(few_ ? 0.12 : hardware_.subclusters.size() == 1 ? 0.05 : 0.15, copies_);
@@ -171,7 +175,7 @@ class search_turns {
   void try_first_plan() {
     const double before = request_.spent();
     auto hurried = request_;
-    hurried.go_on = [&] { return request_.spent() < before + (best_ ? little : 0.25) && go_on(); };
+    hurried.go_on = [&] { return request_.spent() < before + (best_ ? little * of_budget_ : 0.25) && go_on(); };
     if (auto found = first_plan(hardware_, costs_, hurried, planner_)) {
       const int size = found->pipelines.front().microbatch_size;
       keep_met(size, std::move(found));
@@ -227,6 +231,7 @@ class search_turns {
 
   /// Returns the least iteration that the search has found.
   double take_turn(double share, const search_of& search) {
+    share *= of_budget_;
     const double end = request_.spent() + share;
     double least_s = infinity;
     const auto sizes = good_sizes();
@@ -246,6 +251,7 @@ class search_turns {
 
   /// Of sizes from the smallest on, each with half of what is left, until two in a row are much worse.
   void take_turn_of_all(double share, const search_of& search) {
+    share *= of_budget_;
     const double end = request_.spent() + share;
     int worse = 0;
     for (const int size : sizes_with_costs(request_)) {
@@ -262,7 +268,7 @@ class search_turns {
 
   /// HetAuto's search of all sizes at once, under its own warm-ups and the rule that is asked for.
   void take_tree_turn(double share) {
-    const double end = request_.spent() + share;
+    const double end = request_.spent() + share * of_budget_;
     const int size = request_.microbatch_size;
     auto problem = problem_of(request_, std::max(1, size));
     problem.go_on = [&] { return request_.spent() < end && go_on(); };
@@ -291,7 +297,7 @@ class search_turns {
     if (!best_ || least() == improved_s_) return;
     improved_s_ = least();
     const int size = best_->pipelines.front().microbatch_size;
-    const double end = request_.spent() + share;
+    const double end = request_.spent() + share * of_budget_;
     auto problem = problem_of(request_, size);
     problem.go_on = [&] { return request_.spent() < end && go_on(); };
     keep_met(size, parallel_pipelines(book_of(size), problem,
@@ -353,6 +359,7 @@ class search_turns {
   std::map<int, double> met_;        // the least iteration that was met, of a size
   std::map<int, price_book> books_;  // of a size
   double improved_s_ = infinity;     // of a plan of which small changes have been tried
+  double of_budget_ = 1;             // the share of the budget that turns share out
   bool first_cut_ = false;
 };
 
