@@ -142,6 +142,7 @@ class search_turns {
   /// Drops what was priced.
   void forget_prices() { books_.clear(); }
 
+  /// A plan that was found elsewhere; a refusal is nothing.
   void keep(outcome<plan> found) {
     if (!found) return;
     found->planner = planner_.name;
