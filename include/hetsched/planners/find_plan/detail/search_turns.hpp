@@ -108,10 +108,14 @@ class search_turns {
     of_budget_ = std::min(1.0, times_looks * (request_.spent() - before));
     if (shares_) take_turn(0.25, rows_);
     // Of one kind, equal stages are as good as copies of unlike ones.
-    take_turn_of_all(few_ ? 0.12 : hardware_.subclusters.size() == 1 ? 0.05 : 0.15, copies_);
+    take_turn_of_all(few_ ? 0.12 : hardware_.subclusters.size() == 1 ? 0.05 : 0.1, copies_);
     try_first_plan();
-    take_turn(few_ ? 0.12 : 0.15, partitions_);
+    take_turn(few_ ? 0.12 : 0.1, partitions_);
     improve(little);
+    // hetauto_exact looks at all sets of subclusters.
+    const bool many_sets = hardware_.subclusters.size() > 4;
+    const auto& first = many_sets ? rows_ : alike_;
+    if (!few_) take_turn(0.4, first);
     const auto sizes = sizes_with_costs(request_);
     const bool additive = !sizes.empty() && book_of(sizes.front()).costs().additive();
     // It takes tables and costs of all sizes.
@@ -121,9 +125,7 @@ class search_turns {
       take_tree_turn(of_tree);
       improve(little);
     }
-    // hetauto_exact looks at all sets of subclusters.
-    const bool many_sets = hardware_.subclusters.size() > 4;
-    take_turn(few_ ? 0.18 : 0.4, many_sets ? rows_ : alike_);
+    if (few_) take_turn(0.18, first);
     improve(little);
     take_turn(0.12, many_sets ? alike_ : rows_);
     // Whether single devices are near the best is soon known.
