@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
@@ -415,6 +416,30 @@ TEST_CASE("where the budget is told, the default planner begins with turns of ot
   const auto of_apart = within_on(apart, times, true);
   REQUIRE(of_apart);
   CHECK(evaluate(hardware, apart, *of_apart));
+}
+
+TEST_CASE("of a generous budget, turns of others take no more than a part of what the search takes") {
+  cluster hardware;
+  for (int k = 0; k < 2; ++k)
+    hardware.subclusters.push_back(
+        {k == 0 ? "near" : "far", *find_device("A100-SXM4-40GB"), 9, 1, {5e-6, 30e9}, {10e-6, 25e9 / 8}});
+  hardware.links.push_back({.a = 0, .b = 1, .link = {50e-6, 10e9 / 8}});
+  const auto layers = make_chain(gpt({.layers = 2, .hidden = 1024, .heads = 8, .vocab = 1000, .sequence = 128}));
+  const auto costs = [&](int size) { return analytic_cost_model(hardware, layers, {.microbatch_size = size}); };
+  // Time is how often the search has asked for it.
+  double asked = 0;
+  plan_request request{.global_batch = 4, .microbatch_size = 2};
+  request.go_on = [&] { return ++asked > 0; };
+  const auto alone = find_plan(hardware, costs, request);
+  const double takes = std::exchange(asked, 0);
+  request.go_on = [&] { return ++asked < 20 * takes; };
+  request.spent = [&] { return asked / (20 * takes); };
+  const auto found = find_plan(hardware, costs, request);
+  REQUIRE(alone);
+  REQUIRE(found);
+  CHECK(objective_of(*found) <= objective_of(*alone) * (1 + 1e-9));
+  CHECK_FALSE(found->evidence->stopped);
+  CHECK(asked < 1.3 * takes);
 }
 
 TEST_CASE("what is asked for is checked") {
