@@ -216,7 +216,7 @@ class training_steps {
     tell(line, latest);
   }
 
-  /// Whether what is to be done every so many steps is to be done now; never, if that is 0.
+  /// Whether the steps done are a multiple of `every`; false for 0.
   [[nodiscard]] bool is_due(int every) const { return every > 0 && done() % every == 0; }
 
   /// All ranks tell what they have seen of the step and since, so that all stop behind the same one. Draws the next one's

@@ -90,6 +90,40 @@ std::string stages_text(const hetsched::rank_times& times) {
   return text;
 }
 
+/// A loss as a point, of what is drawn.
+struct loss_scale {
+  double left, right, top, bottom;  ///< of the drawing
+  double count, from, to;           ///< steps behind the first; losses at bottom and top
+
+  [[nodiscard]] double x_of(double i) const { return left + i / count * (right - left); }
+  [[nodiscard]] double y_of(double loss) const { return bottom - (loss - from) / (to - from) * (bottom - top); }
+};
+
+/// The line of the means of some hundreds of stretches, and the band that each of them lies in.
+std::string losses_line(std::span<const double> losses, const loss_scale& scale) {
+  const std::size_t stride = std::max<std::size_t>(1, losses.size() / 300);
+  std::string line, above, below;
+  for (std::size_t i = 0; i < losses.size(); i += stride) {
+    const auto some = losses.subspan(i, std::min(stride, losses.size() - i));
+    double sum = 0, least = scale.to, most = scale.from;
+    std::size_t finite = 0;
+    for (const double loss : some) {
+      if (!std::isfinite(loss)) continue;
+      ++finite;
+      sum += loss;
+      least = std::min(least, loss);
+      most = std::max(most, loss);
+    }
+    if (finite == 0) continue;
+    const double x = scale.x_of(static_cast<double>(i) + static_cast<double>(some.size() - 1) / 2);
+    line += print("%s%.1f %.1f", line.empty() ? "M" : "L", x, scale.y_of(sum / static_cast<double>(finite)));
+    above += print("%s%.1f %.1f", above.empty() ? "M" : "L", x, scale.y_of(most));
+    below.insert(0, print("L%.1f %.1f", x, scale.y_of(least)));
+  }
+  return (stride > 1 ? "<path d=\"" + above + below + "Z\" class=\"band\"/>\n" : "") + "<path d=\"" + line +
+         "\" class=\"line\"/>\n";
+}
+
 }  // namespace
 
 std::string losses_svg(std::span<const double> losses, std::int64_t first_step,
@@ -115,8 +149,9 @@ std::string losses_svg(std::span<const double> losses, std::int64_t first_step,
   const double step_y = hetsched::detail::round_step(std::max(high - low, std::abs(high) * 1e-3 + 1e-12), 5);
   const double from = std::floor(low / step_y) * step_y, to = std::max(std::ceil(high / step_y) * step_y, from + step_y);
   const double count = static_cast<double>(std::max<std::size_t>(losses.size(), 2) - 1);
-  const auto x_of = [&](double i) { return left + i / count * (right - left); };
-  const auto y_of = [&](double loss) { return bottom - (loss - from) / (to - from) * (bottom - top); };
+  const loss_scale scale{left, right, top, bottom, count, from, to};
+  const auto x_of = [&](double i) { return scale.x_of(i); };
+  const auto y_of = [&](double loss) { return scale.y_of(loss); };
   for (double y = from; y <= to + step_y / 2; y += step_y)
     out += print("<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>", left, y_of(y), right, y_of(y),
                  y > from ? "grid" : "axis") +
@@ -126,27 +161,7 @@ std::string losses_svg(std::span<const double> losses, std::int64_t first_step,
   for (double x = std::ceil(first / step_x) * step_x; x <= first + count; x += step_x)
     out += print("<text x=\"%.1f\" y=\"%.1f\" class=\"m\">%.0f</text>\n", x_of(x - first), bottom + 18, x);
   out += print("<text x=\"%.1f\" y=\"%.1f\" class=\"m\">step</text>\n", (left + right) / 2, bottom + 34);
-  const std::size_t stride = std::max<std::size_t>(1, losses.size() / 300);
-  std::string line, above, below;
-  for (std::size_t i = 0; i < losses.size(); i += stride) {
-    const auto some = losses.subspan(i, std::min(stride, losses.size() - i));
-    double sum = 0, least = to, most = from;
-    std::size_t finite = 0;
-    for (const double loss : some) {
-      if (!std::isfinite(loss)) continue;
-      ++finite;
-      sum += loss;
-      least = std::min(least, loss);
-      most = std::max(most, loss);
-    }
-    if (finite == 0) continue;
-    const double x = x_of(static_cast<double>(i) + static_cast<double>(some.size() - 1) / 2);
-    line += print("%s%.1f %.1f", line.empty() ? "M" : "L", x, y_of(sum / static_cast<double>(finite)));
-    above += print("%s%.1f %.1f", above.empty() ? "M" : "L", x, y_of(most));
-    below.insert(0, print("L%.1f %.1f", x, y_of(least)));
-  }
-  if (stride > 1) out += "<path d=\"" + above + below + "Z\" class=\"band\"/>\n";
-  out += "<path d=\"" + line + "\" class=\"line\"/>\n";
+  out += losses_line(losses, scale);
   for (const auto& [step, loss] : marks)
     if (std::isfinite(loss))
       out +=

@@ -41,7 +41,7 @@ class step_reports {
   [[nodiscard]] double elapsed_s() const { return since(start_); }
   /// Whether there is somebody to tell what each rank took.
   [[nodiscard]] bool wants_ranks() const { return log_.wanted() || status_.wanted(); }
-  /// Whether the status page is to show the step behind which so many are done.
+  /// Whether the status page is to show the last of `done` steps.
   [[nodiscard]] bool shows(std::int64_t done) const { return status_.due() || (status_.wanted() && done == given_.steps); }
 
   void add_loss(std::int64_t step, double loss) { losses_.add(step, loss); }

@@ -32,7 +32,7 @@ struct parallel_pipelines_options {
   double hopeless = 1.05;                                ///< what is so far behind planning_problem::beat is not improved
   std::int64_t listed = 20'000;                          ///< small problems list all pipelines: of no more than so many
   std::vector<std::vector<pipeline_plan>> start = {};    ///< sets of pipelines that are known, from another planner, say
-  pipelines_search search = pipelines_search::whole;
+  pipelines_search search = pipelines_search::whole;     ///< how much is done
   /// More of them, which take time to make: asked for where bounds alone do not show that none can beat planning_problem::beat.
   std::function<std::vector<std::vector<pipeline_plan>>()> more = {};
 };

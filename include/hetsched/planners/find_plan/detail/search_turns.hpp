@@ -46,6 +46,19 @@ namespace hetsched::detail {
   return allows(*request.target, own) ? own : request.target->schedules.front();
 }
 
+/// Whether layers share parameters, and subclusters are several: where the first and the last layer do, it may save more than
+/// anything else to hold both on one of them.
+[[nodiscard]] inline bool shares_parameters(const cluster& hardware, const costs_by_size& costs_for,
+                                            const plan_request& request) {
+  const auto sizes = sizes_with_costs(request);
+  if (sizes.empty() || hardware.subclusters.size() < 2) return false;
+  const auto costs = costs_for(sizes.front());
+  for (int k = 0; k < static_cast<int>(hardware.subclusters.size()); ++k)
+    for (const auto& where : costs.placements({k, 1, 1}))
+      if (!costs.copies(where).empty()) return true;
+  return false;
+}
+
 inline constexpr double sums_below = 1.03;  // of an iteration, by which planners' sums may be above it
 
 /// Turns of other planners before the default one's search, each for its share of a time budget.
@@ -59,7 +72,7 @@ class search_turns {
         planner_(planner),
         choice_(request.how),
         few_(hardware.device_count() <= well_looked_at),
-        shares_(request.spent && hardware.device_count() <= looked_at_in_turns && shares_parameters()) {
+        shares_(request.spent && hardware.device_count() <= looked_at_in_turns && shares_parameters(hardware, costs, request)) {
     choice_.schedule.clear();
     choice_.known.clear();
     const interop_options one{.warmup = request_.how.warmup, .epsilon = request_.how.epsilon, .prove = false};
@@ -162,18 +175,6 @@ class search_turns {
 
   [[nodiscard]] bool go_on() const { return !request_.go_on || request_.go_on(); }
   [[nodiscard]] double least() const { return best_ ? objective_of(*best_) : infinity; }
-
-  /// Whether layers share parameters, and subclusters are several: where the first and the last layer do, it may save more than
-  /// anything else to hold both on one of them.
-  [[nodiscard]] bool shares_parameters() const {
-    const auto own = sizes_with_costs(request_);
-    if (own.empty() || hardware_.subclusters.size() < 2) return false;
-    const auto costs = costs_(own.front());
-    for (int k = 0; k < static_cast<int>(hardware_.subclusters.size()); ++k)
-      for (const auto& where : costs.placements({k, 1, 1}))
-        if (!costs.copies(where).empty()) return true;
-    return false;
-  }
 
   void try_first_plan() {
     const double before = request_.spent();
@@ -313,7 +314,7 @@ class search_turns {
   }
 
   [[nodiscard]] double& met_of(int size) { return met_.try_emplace(size, infinity).first->second; }
-  /// Returns the objective; infinity if there is none.
+  /// Returns: the objective of the plan; infinity for a refusal.
   double keep_met(int size, outcome<plan> found) {
     if (!found) return infinity;
     const double value = objective_of(*found);
@@ -327,7 +328,7 @@ class search_turns {
     const auto from = best_;
     for (const int size : sizes_with_costs(request_)) {
       if (!go_on()) break;
-      auto& least = met_.try_emplace(size, infinity).first->second;
+      auto& met = met_of(size);
       if (from)
         if (auto lines = with_microbatch_size(*from, size); lines && offered(book_of(size).costs(), *lines)) {
           auto moved = *from;
@@ -335,11 +336,11 @@ class search_turns {
           moved.gradient_sync.clear();
           auto judged = evaluate(hardware_, costs_, std::move(moved), judging(request_));
           if (judged && judged->shortage.empty()) {
-            least = std::min(least, objective_of(judged->plan));
+            met = std::min(met, objective_of(judged->plan));
             keep(std::move(judged->plan));
           }
         }
-      order.emplace_back(least, size);
+      order.emplace_back(met, size);
     }
     std::sort(order.begin(), order.end());
     std::vector<int> good;

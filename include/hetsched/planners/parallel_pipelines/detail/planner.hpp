@@ -60,13 +60,15 @@ class parallel_planner {
     if (whole && !found_.worth().money()) several_bound_ = one_bound_ = work_bound(problem_, table_, asked_.microbatches);
     for (const auto& lines : options_.start) found_.consider({.pipelines = lines});
     if (options_.search == pipelines_search::changes) {
-      if (found_.best() && go_on()) improve();
+      if (!found_.best()) return refusal{refusal::kind::infeasible, "no plan was given that fits in memory"};
+      if (go_on()) improve();
       return unproven();
     }
     auto why = one_pipeline(true);
     if (!whole) {
       if (go_on()) share_out();
-      return unproven(why);
+      if (!found_.best()) return why_none(why);
+      return unproven();
     }
     if (!go_on() || cannot_win()) return finish(why);
     // What is looked at to the end has the best single pipeline soon: little time may be left for what takes longer. It is put
@@ -360,14 +362,11 @@ class parallel_planner {
     if (!stopped_) change_single_pipeline();
     if (!stopped_) look_around();
   }
-  // What was found, and that it proves nothing.
-  [[nodiscard]] outcome<plan> unproven(const std::optional<refusal>& why = {}) {
-    if (auto& best = found_.best()) {
-      best->evidence = search_evidence{.objective_value = found_.least(), .work = {{"plans", found_.plans()}}};
-      return *std::move(best);
-    }
-    if (why) return *why;
-    return refusal{refusal::kind::infeasible, "no plan was given that fits in memory"};
+  // The best plan, which proves nothing. Requires: there is one.
+  [[nodiscard]] plan unproven() {
+    auto& best = found_.best();
+    best->evidence = search_evidence{.objective_value = found_.least(), .work = {{"plans", found_.plans()}}};
+    return *std::move(best);
   }
 
   // Single microbatches from the pipeline that is done last to others, as long as that helps.
@@ -435,20 +434,24 @@ class parallel_planner {
     }
   }
 
+  // Why there is no plan; `why`: there is none of one pipeline.
+  [[nodiscard]] refusal why_none(const std::optional<refusal>& why) const {
+    // Of several pipelines, any one could do all microbatches.
+    if (one_bound_ == infinity && why && !asked_.use_all_devices) return *why;
+    const bool beaten = bound() > asked_.beat;
+    if (stopped_ && !beaten) return {refusal::kind::stopped, "the search was stopped before it found a plan"};
+    if (found_.fastest_s() > found_.worth().deadline_s() && found_.fastest_s() < infinity)
+      return too_late(found_.worth().deadline_s(), found_.fastest_s());
+    if (why && why->why != refusal::kind::stopped) return *why;
+    return {refusal::kind::infeasible, beaten                   ? "no plan has an objective below that of one that is known"
+                                       : asked_.use_all_devices ? "no plan was found that uses all devices"
+                                                                : "no plan was found that fits in memory"};
+  }
+
   [[nodiscard]] outcome<plan> finish(const std::optional<refusal>& why) {
     take_single();
     auto& best = found_.best();
-    // Of several pipelines, any one could do all microbatches.
-    if (!best && one_bound_ == infinity && why && !asked_.use_all_devices) return *why;
-    const bool beaten = bound() > asked_.beat;
-    if (!best && stopped_ && !beaten) return refusal{refusal::kind::stopped, "the search was stopped before it found a plan"};
-    if (!best && found_.fastest_s() > found_.worth().deadline_s() && found_.fastest_s() < infinity)
-      return too_late(found_.worth().deadline_s(), found_.fastest_s());
-    if (!best && why && why->why != refusal::kind::stopped) return *why;
-    if (!best)
-      return refusal{refusal::kind::infeasible, beaten ? "no plan has an objective below that of one that is known"
-                                                : asked_.use_all_devices ? "no plan was found that uses all devices"
-                                                                         : "no plan was found that fits in memory"};
+    if (!best) return why_none(why);
     const double value = found_.least(), proved = proved_bound();
     best->evidence =
         search_evidence{.objective_value = value,
