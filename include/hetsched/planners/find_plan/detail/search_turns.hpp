@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <optional>
@@ -101,7 +102,7 @@ class search_turns {
     // Up to few devices the search itself begins with the others' plans; where layers share parameters, it comes late to these.
     constexpr int few_devices = 16, few_of_shared = 4, many_devices = 1024;
     return request_.spent && planner_.name == planners().front().name &&
-           hardware_.device_count() > (shares_ ? few_of_shared : few_devices) && hardware_.device_count() <= many_devices &&
+           hardware_.device_count() > (FEW>0 ? 1 : shares_ ? few_of_shared : few_devices) && hardware_.device_count() <= many_devices &&
            !schedule_of(request_) && request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) &&
            !request_.mixed_stages && !request_.use_all_devices && !request_.target;
   }
@@ -109,6 +110,7 @@ class search_turns {
   /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far; between
   /// them that plan is improved by small changes, which none of them makes of another's.
   void take() {
+    if (hardware_.device_count() <= FEW) { take_few(); return; }
     const double before = request_.spent();
     const auto tables = first_looks();
     // With so little time that few sizes are known, the search looks at the others.
@@ -167,6 +169,23 @@ class search_turns {
   }
 
  private:
+  inline static const int FEW = std::getenv("FEW") ? std::atoi(std::getenv("FEW")) : 0;
+  void take_few() {
+    std::vector<double> sh{0.2,0.1,0.1,0.05,0.05,0.05};
+    if (const char* e = std::getenv("TS")) { sh.clear(); for (const char* q=e; *q;) { char* end; sh.push_back(std::strtod(q,&end)); q=*end?end+1:end; } }
+    const auto sizes = sizes_with_costs(request_);
+    const bool additive = !sizes.empty() && book_of(sizes.front()).costs().additive();
+    even_ = true;
+    const bool one_each = additive && request_.how.warmup == warmup_rule::exact;
+    if (one_each) take_turn(sh[0], singles_);
+    take_turn(sh[1], alike_);
+    take_turn(sh[2], rows_);
+    take_turn(sh[3], partitions_);
+    const bool all_have_costs = request_.microbatch_size > 0 || sizes.size() == microbatch_sizes(request_.global_batch).size();
+    if (all_have_costs && additive && sh[4]>0) take_tree_turn(sh[4]);
+    improve(sh[5]);
+  }
+  bool even_ = false;
   using search_of = std::function<outcome<plan>(price_book&, const planning_problem&)>;
 
   static constexpr int looked_at_in_turns = 32;  // devices: of more, a search of rows of stages takes longer than its turn
@@ -242,9 +261,9 @@ class search_turns {
     for (std::size_t k = 0; k < sizes.size(); ++k) {
       const int size = sizes[k];
       const double left = end - request_.spent();
-      if ((left < 0.1 * share && !shares_) || !go_on()) break;
+      if ((left < 0.1 * share && !shares_ && !even_) || !go_on()) break;
       // Some is left for the next ones, and as much where first looks say little.
-      const double own_end = end - left * (shares_ ? 1 - 1.0 / static_cast<double>(sizes.size() - k) : 0.3);
+      const double own_end = end - left * (shares_ || even_ ? 1 - 1.0 / static_cast<double>(sizes.size() - k) : 0.3);
       auto problem = problem_of(request_, size);
       problem.go_on = [&] { return request_.spent() < own_end && go_on(); };
       if (best_) problem.beat = sums_below * objective_of(*best_);
