@@ -431,6 +431,34 @@ const std::vector<door> searches{
        else
          expect_plan(find_plan_without(hardware, lost, request, planners()[1]));
      }},
+    {"find_what_if_plans",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const lost_devices losses[] = {{mostly(r, 0, 6), mostly(r, 1, 6)}, {0, 1}};
+       const auto found = find_what_if_plans(hardware, losses, some_priced_model(r), some_request(r));
+       if (!found) return expect(!found.why_not().reason.empty(), "there is no reason");
+       expect_plan(found->all);
+       for (const auto& p : found->left) expect_plan(p);
+     }},
+    {"share_plans",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const lost_devices losses[] = {{mostly(r, 0, 6), mostly(r, 1, 6)}, {0, 1}};
+       const auto some_plan = [&] {
+         plan p;
+         p.objective = static_cast<plan_objective>(r.integer(0, one_in(r, 12) ? 3 : 1));
+         p.predicted.iteration_s = mostly_double(r, r.integer(1, 3));
+         if (one_in(r, 3)) p.predicted.cost_per_sample = some_double(r);
+         if (one_in(r, 3)) p.evidence.emplace();
+         p.pipelines.emplace_back().stages.push_back(
+             {.devices = {{{some_count(r, 1), some_count(r), some_count(r)}, some_int(r)}}});
+         return p;
+       };
+       what_if_plans plans{.all = some_plan(), .left = {some_plan(), some_plan()}};
+       if (one_in(r, 6)) plans.left.pop_back();
+       share_plans(hardware, losses, plans);
+       expect(plans.left.size() == 2, "a place is gone");
+     }},
     {"find_unbiased_plan",
      [](random_source& r) {
        const auto hardware = some_hardware(r);
