@@ -60,18 +60,22 @@ TEST_CASE("a plan for some devices is one for all of them, and one without work 
   CHECK(plans.all.predicted.iteration_s == 2.5);
 }
 
-TEST_CASE("where no plan was found without some devices, there is one that has no work for them") {
+TEST_CASE("who loses fewer devices has the plans of who loses more, and where none was found, one that can be there") {
   const auto hardware = fours(1e9);
-  const lost_devices losses[] = {{0, 4}};
+  const lost_devices losses[] = {{0, 1}, {0, 2}, {0, 4}};
   const refusal late{refusal::kind::stopped, "stopped"};
-  what_if_plans plans{.all = taking(1, 0, 4), .left = {late}};
+  what_if_plans plans{.all = taking(1, 0, 4), .left = {taking(4, 0, 3), taking(2, 0, 2), late}};
   share_plans(hardware, losses, plans);
-  CHECK_FALSE(plans.left[0]);
-  plans.all = taking(1, 1, 4);
+  CHECK(plans.all.predicted.iteration_s == 1);
+  CHECK(iteration_of(plans.left[0]) == 2);
+  CHECK(iteration_of(plans.left[1]) == 2);
+  CHECK_FALSE(plans.left[2]);  // all have work for a's devices
+  plans.left[1] = taking(3, 1, 4);
+  plans.left[1]->evidence.reset();
   share_plans(hardware, losses, plans);
-  REQUIRE(plans.left[0]);
-  CHECK(iteration_of(plans.left[0]) == 1);
-  CHECK_FALSE(plans.left[0]->evidence);
+  REQUIRE(plans.left[2]);
+  CHECK(iteration_of(plans.left[2]) == 3);
+  CHECK_FALSE(plans.left[2]->evidence);
 
   plans.left.pop_back();
   CHECK_THROWS_AS(share_plans(hardware, losses, plans), input_error);
@@ -94,6 +98,11 @@ TEST_CASE("what-if plans in one call: losing devices gains nothing, of a planner
   CHECK(found->all.pipelines == left->pipelines);
   CHECK(found->left[0]->pipelines == left->pipelines);
   CHECK(objective_of(found->all) <= objective_of(*found->left[1]));
+  auto all = request;
+  all.use_all_devices = true;
+  const auto as_asked = find_what_if_plans(hardware, losses, model, all);
+  REQUIRE(as_asked);
+  CHECK(as_asked->all.pipelines == alone->pipelines);
   const lost_devices wrong[] = {{1, 5}};
   CHECK_THROWS_AS((void)find_what_if_plans(hardware, wrong, model, request), input_error);
 }

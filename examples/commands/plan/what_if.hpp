@@ -78,7 +78,7 @@ struct lesser_plan {
   return p.objective == hetsched::plan_objective::iteration && held_up_s ? *held_up_s : hetsched::objective_of(p);
 }
 
-/// The best plans without what is lost, each found in the whole time, which agree with the best one, as that then does with them.
+/// The best plans without what is lost, each found in the whole time; they and the best one agree, of which that may change.
 [[nodiscard]] inline std::vector<lesser_plan> plans_without(const plan_arguments& given, const hetsched::planner_entry& planner,
                                                             const hetsched::cluster& hardware, const cost_source& source,
                                                             const std::vector<hetsched::lost_devices>& losses,
@@ -91,7 +91,10 @@ struct lesser_plan {
     plans.left.push_back(find_plan_without(hardware, lost, request, planner));
   }
   const auto held_up_s = [&](const hetsched::plan& p) { return iteration_with_sends(given, hardware, source, p); };
-  share_plans(hardware, losses, plans, [&](const hetsched::plan& p) { return compared(p, held_up_s(p)); });
+  // Plans that must use all devices are none for more of them, and those for noise or biased devices are chosen by something
+  // else.
+  if (!given.use_all_devices && given.quantile == 0 && given.device_bias == 0)
+    share_plans(hardware, losses, plans, [&](const hetsched::plan& p) { return compared(p, held_up_s(p)); });
   best = std::move(plans.all);
   std::vector<lesser_plan> all;
   for (std::size_t k = 0; k < losses.size(); ++k) {

@@ -21,8 +21,9 @@ struct what_if_plans {
 };
 
 /// The plans of find_plan and, for each loss by itself, of find_plan_without, made to agree by share_plans: losing devices gains
-/// nothing. They are compared by their objective, iterations with the sends that they are chosen by. All searches ask
-/// request.go_on, one after the other. Returns: else why there is no plan with all devices. Throws: as find_plan and find_plan_without. Example:
+/// nothing. They are compared by their objective, iterations with the sends that they are chosen by. Plans that must use all
+/// devices, and those for devices that may be faster or slower, stay as they were found. All searches ask request.go_on, one
+/// after the other. Returns: else why there is no plan with all devices. Throws: as find_plan and find_plan_without. Example:
 ///     const lost_devices losses[] = {{.subcluster = 0, .count = 1}, {.subcluster = 0, .count = 4}};
 ///     const auto found = find_what_if_plans(hardware, losses, model, {.global_batch = 256});
 ///     if (found && found->left[1]) std::printf("%g s for %g s\n", objective_of(*found->left[1]), objective_of(found->all));
@@ -30,9 +31,8 @@ struct what_if_plans {
                                                         const priced_model& model, const plan_request& request);
 
 /// A plan without some devices is also one with them, and one that has no work for the last devices of a subcluster is one
-/// without these: searches that end before they have proved anything may have found the better one for others. The plan with all
-/// devices becomes the best of all plans, and is then that of each loss that it has no work for, if it is better than what is
-/// there. Where a plan takes the place of another, or of a refusal, the evidence is still of the place's
+/// without these: searches that end before they have proved anything may have found the better one for others. Puts into each
+/// place the plan that is worth most of those that can be there; where that is another one, the evidence is still of the place's
 /// own search, and is incomplete. `worth`: what plans are compared by, less is better, asked once of each; not given:
 /// objective_of.
 /// Requires: plans of one request, which may leave devices idle, told by the whole cluster.

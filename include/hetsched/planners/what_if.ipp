@@ -49,19 +49,30 @@ HETSCHED_INLINE void share_plans(const cluster& hardware, std::span<const lost_d
                                  const std::function<double(const plan&)>& worth) {
   if (plans.left.size() != losses.size()) throw input_error("what-if plans need an outcome for each loss, and have others");
   for (const auto& lost : losses) (void)without_devices(hardware, lost);
-  const auto worth_of = [&](const plan& p) { return worth ? worth(p) : objective_of(p); };
-  double all_worth = worth_of(plans.all);
-  std::vector<double> own_worths;
-  for (const auto& other : plans.left) {
-    own_worths.push_back(other ? worth_of(*other) : infinity);
-    if (!(own_worths.back() < all_worth)) continue;
-    plans.all = detail::in_place_of(&plans.all, *other);
-    all_worth = own_worths.back();
-  }
+  struct candidate {
+    plan p;
+    double worth;
+  };
+  std::vector<candidate> found;
+  const auto add = [&](const plan& p) { found.push_back({p, worth ? worth(p) : objective_of(p)}); };
+  add(plans.all);
+  for (const auto& other : plans.left)
+    if (other) add(*other);
+  // The best plan of those for a place, unless what is there is as good; null then.
+  const auto better = [&](double own, auto&& suits) {
+    const candidate* best = nullptr;
+    for (const auto& c : found)
+      if (c.worth < (best ? best->worth : own) && suits(c.p)) best = &c;
+    return best;
+  };
+  std::size_t next = 0;
+  if (const auto* const best = better(found[next++].worth, [](const plan&) { return true; }))
+    plans.all = detail::in_place_of(&plans.all, best->p);
   for (std::size_t k = 0; k < losses.size(); ++k) {
     auto& own = plans.left[k];
-    if (all_worth < own_worths[k] && !detail::uses(plans.all, hardware, losses[k]))
-      own = detail::in_place_of(own ? &*own : nullptr, plans.all);
+    const double own_worth = own ? found[next++].worth : infinity;
+    if (const auto* const best = better(own_worth, [&](const plan& p) { return !detail::uses(p, hardware, losses[k]); }))
+      own = detail::in_place_of(own ? &*own : nullptr, best->p);
   }
 }
 
@@ -72,6 +83,7 @@ HETSCHED_INLINE outcome<what_if_plans> find_what_if_plans(const cluster& hardwar
   if (!all) return all.why_not();
   what_if_plans plans{.all = *std::move(all)};
   for (const auto& lost : losses) plans.left.push_back(find_plan_without(hardware, lost, model, request));
+  if (request.use_all_devices || request.device_bias > 0) return plans;
   const auto whole = request_for(hardware, model, request);
   const auto& stack = whole.setting.stack;
   const auto sends = whole.sends.value_or(stack ? stack->sends : send_mode::asynchronous);
