@@ -119,6 +119,10 @@ plan_request some_request(random_source& r) {
   return q;
 }
 
+inference_options some_served(random_source& r) {
+  return {.prompt_tokens = mostly(r, 8), .output_tokens = mostly(r, 4), .batch = mostly(r, 1)};
+}
+
 /// By formulas, or as measured on single devices; fields may be wrong, and there may be nothing.
 priced_model some_priced_model(random_source& r) {
   priced_model m{.extrapolate = one_in(r, 2)};
@@ -431,6 +435,31 @@ const std::vector<door> searches{
        else
          expect_plan(find_plan_without(hardware, lost, request, planners()[1]));
      }},
+    {"find_inference_plan",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const auto costs = some_costs(r);
+       serving_request asked{.objective = static_cast<plan_objective>(r.integer(one_in(r, 12) ? 0 : 2, 3)),
+                             .in_flight = mostly(r, 0, 6)};
+       asked.served.batch = mostly(r, 1, 12);
+       if (one_in(r, 6)) asked.stages = some_int(r);
+       if (one_in(r, 6)) asked.go_on = [] { return false; };
+       const auto found = one_in(r, 3) ? find_inference_plan(hardware, some_priced_model(r), asked)
+                                       : find_inference_plan(hardware, costs, asked);
+       if (!found) return expect(!found.why_not().reason.empty(), "there is no reason");
+       expect_time(objective_of(*found));
+     }},
+    {"inference_costs_on",
+     [](random_source& r) { (void)inference_costs_on(some_hardware(r), some_priced_model(r), some_served(r)); }},
+    {"forward_costs_on",
+     [](random_source& r) {
+       auto model = some_priced_model(r);
+       if (!one_in(r, 6))
+         model.model = make_chain(transformer{.layers = 2, .hidden = 64, .heads = 4, .vocab = 128, .sequence = 32});
+       (void)forward_costs_on(some_hardware(r), model, mostly(r, 1));
+     }},
+    {"inference_setting_of",
+     [](random_source& r) { (void)inference_setting_of(some_hardware(r), some_priced_model(r), some_served(r)); }},
     {"find_what_if_plans",
      [](random_source& r) {
        const auto hardware = some_hardware(r);
