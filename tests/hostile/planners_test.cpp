@@ -119,6 +119,19 @@ plan_request some_request(random_source& r) {
   return q;
 }
 
+/// Of as many layers as small models have, now and then.
+plan plan_of_one_stage(random_source& r) {
+  plan p;
+  auto& line = p.pipelines.emplace_back();
+  line.microbatches = some_count(r);
+  line.microbatch_size = some_count(r, 2);
+  line.schedule.name = "1f1b";
+  line.stages.push_back({.layers = {0, mostly(r, one_in(r, 2) ? 6 : 2)},
+                         .devices = {{{some_count(r, 2) - 1, 1, some_count(r, 2)}, 0}},
+                         .degrees = {.data = mostly(r, 1), .context = mostly(r, 1), .tensor = mostly(r, 1)}});
+  return p;
+}
+
 inference_options some_served(random_source& r) {
   return {.prompt_tokens = mostly(r, 8), .output_tokens = mostly(r, 4), .batch = mostly(r, 1)};
 }
@@ -579,6 +592,15 @@ const std::vector<door> doors{
     {"measured_sizes_text",
      [](random_source& r) { expect(!measured_sizes_text(some_hardware(r), some_priced_model(r)).empty(), "a text"); }},
     {"lacking_costs", [](random_source& r) { (void)lacking_costs(some_hardware(r), some_priced_model(r), some_count(r)); }},
+    {"find_unused_calibration", [](random_source& r) { (void)find_unused_calibration(some_hardware(r), some_priced_model(r)); }},
+    {"like_cases_of", [](random_source& r) { (void)like_cases_of(some_hardware(r), some_priced_model(r), one_in(r, 2)); }},
+    {"evaluate",
+     [](random_source& r) {
+       const auto found = evaluate(some_hardware(r), some_priced_model(r), plan_of_one_stage(r));
+       if (found) expect_time(found->plan.predicted.iteration_s);
+     }},
+    {"profile_remarks",
+     [](random_source& r) { (void)profile_remarks(some_hardware(r), some_priced_model(r), plan_of_one_stage(r)); }},
     {"setting_of", [](random_source& r) { expect(!setting_of(some_hardware(r), some_priced_model(r)).costs.empty(), "a name"); }},
     {"anchored",
      [](random_source& r) {
