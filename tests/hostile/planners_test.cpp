@@ -6,6 +6,7 @@
 #include <hetsched/planners.hpp>
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/planners/baselines.hpp>
+#include <hetsched/planners/find_inference_plan.hpp>
 #include <hetsched/planners/first_plan.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
@@ -127,7 +128,7 @@ plan plan_of_one_stage(random_source& r) {
   line.microbatch_size = some_count(r, 2);
   line.schedule.name = "1f1b";
   line.stages.push_back({.layers = {0, mostly(r, one_in(r, 2) ? 6 : 2)},
-                         .devices = {{{some_count(r, 2) - 1, 1, some_count(r, 2)}, 0}},
+                         .devices = {{{mostly(r, one_in(r, 2)), 1, some_count(r, 2)}, 0}},
                          .degrees = {.data = mostly(r, 1), .context = mostly(r, 1), .tensor = mostly(r, 1)}});
   return p;
 }
