@@ -20,8 +20,6 @@
 #include <CLI/App.hpp>
 #include <nlohmann/json.hpp>
 
-#include <hetsched/cost/models/forward_costs.hpp>
-#include <hetsched/cost/models/inference.hpp>
 #include <hetsched/cost/models/like_cases.hpp>
 #include <hetsched/cost/models/operator_correction.hpp>
 #include <hetsched/cost/models/profile.hpp>
@@ -36,8 +34,7 @@
 #include <hetsched/io/json/profile_json.hpp>
 #include <hetsched/io/json/stack_json.hpp>
 #include <hetsched/plan/plan.hpp>
-#include <hetsched/plan/stage_parts.hpp>
-#include <hetsched/plan/validate.hpp>
+#include <hetsched/planners/find_inference_plan.hpp>
 #include <hetsched/planners/priced_model.hpp>
 
 #include "names.hpp"
@@ -227,11 +224,7 @@ class cost_source {
 
   /// Where somebody measured what such costs say; `trained`: by the stack, else of inference.
   [[nodiscard]] std::vector<hetsched::like_cases> like_cases(const hetsched::cluster& hardware, bool trained = true) const {
-    using hetsched::cost_basis;
-    if (corrected()) return {};  // nobody measured like ones: they are the user's
-    auto basis = measured() ? cost_basis::profile : basis_of(hardware);
-    if (!measured() && kind(hardware) != "tile" && basis != cost_basis::anchored) basis = cost_basis::layers;
-    return cases_like(basis, trained ? stack_name() : "inference");
+    return like_cases_of(hardware, priced_, trained);
   }
 
   /// The same as JSON.
@@ -352,24 +345,20 @@ class cost_source {
 
   /// Throws input_error for a device whose calibration, or speeds of classes of operators, would not be used.
   void check_calibrations(const hetsched::cluster& hardware) const {
-    for (const auto& s : hardware.subclusters)
-      if (s.device.class_speeds != hetsched::device{}.class_speeds && !measured() &&
-          (kind(hardware) != "tile" || !known_by_operators(s.device)))
-        throw hetsched::input_error("the speeds of classes of operators of " + s.name +
-                                    " are not used, as it is priced by whole layers; say one \"speed\"");
-    if (measured() || given_.formulas == "analytic") return;
-    for (const auto& s : hardware.subclusters)
-      if (corrected() && !(s.device.calibration == hetsched::device_calibration{}))
-        throw hetsched::input_error("the calibration of " + s.name + " does not go with " + priced_.correction +
-                                    ", which corrects what datasheets say: take one of them out");
-    for (const auto& s : hardware.subclusters)
-      if (!(s.device.calibration == hetsched::device_calibration{}) &&
-          (kind(hardware) != "tile" || !known_by_operators(s.device)))
-        throw hetsched::input_error("the calibration of " + s.name + " is not used: " +
-                                    (model_->family
-                                         ? "it is one of operators, which need the device's multiprocessors and fp32 peak"
-                                         : "it is one of operators, and " + model_path_ + " is a file of layers") +
-                                    "; take it out, or choose --cost analytic");
+    using cause = hetsched::unused_calibration::cause;
+    const auto unused = find_unused_calibration(hardware, priced_);
+    if (!unused) return;
+    const auto& name = hetsched::at(hardware.subclusters, unused->subcluster).name;
+    if (unused->why == cause::class_speeds)
+      throw hetsched::input_error("the speeds of classes of operators of " + name +
+                                  " are not used, as it is priced by whole layers; say one \"speed\"");
+    if (unused->why == cause::corrected)
+      throw hetsched::input_error("the calibration of " + name + " does not go with " + priced_.correction +
+                                  ", which corrects what datasheets say: take one of them out");
+    throw hetsched::input_error("the calibration of " + name + " is not used: " +
+                                (model_->family ? "it is one of operators, which need the device's multiprocessors and fp32 peak"
+                                                : "it is one of operators, and " + model_path_ + " is a file of layers") +
+                                "; take it out, or choose --cost analytic");
   }
 
   /// What to do where all is priced in fp32 only because a config.json stores weights so; else nothing.
@@ -461,26 +450,7 @@ class cost_source {
   /// What to know of the costs that a plan was judged by: measured sizes that were left, and sums of gradients that count as
   /// free.
   [[nodiscard]] std::vector<std::string> remarks(const hetsched::cluster& hardware, const hetsched::plan& p) const {
-    std::vector<std::string> found;
-    if (!measured() || of_shapes()) return found;
-    bool free_sums = false;
-    for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
-      const auto& line = p.pipelines[l];
-      for (std::size_t i = 0; i < line.stages.size(); ++i)
-        for (const auto& part : parts_of(line.stages[i], line.microbatch_size)) {
-          const auto costs = named([&] { return replica_costs_on(hardware, priced_, part.samples); });
-          const auto sizes = costs.sizes(part.where);
-          const bool summed = line.stages[i].degrees.data > 1 || !p.gradient_sync.empty();
-          free_sums = free_sums || (costs.lacks_gradients(part.where) && summed);
-          if (!sizes.extrapolated()) continue;
-          const std::string high = sizes.high == sizes.low ? "" : " and " + std::to_string(sizes.high);
-          found.push_back(stage_name(p, l, i) + ": the costs of " + std::to_string(sizes.samples) +
-                          " samples on a replica are extrapolated from " + std::to_string(sizes.low) + high);
-        }
-    }
-    if (free_sums)
-      found.push_back(given_.profile + " tells no gradient_bytes: adding up the gradients of replicas counts as free");
-    return found;
+    return profile_remarks(hardware, priced_, p);
   }
 
   /// Why no stage can have costs at a microbatch size; empty if some can.
@@ -494,13 +464,9 @@ class cost_source {
     return named([&] { return measured_sizes_text(hardware, priced_); }) + beyond_text(hardware);
   }
 
-  /// Costs of microbatches of that many samples; formulas also for context and expert degrees up to those of `offered`.
-  [[nodiscard]] hetsched::any_cost_model costs(const hetsched::cluster& hardware, int microbatch_size,
-                                               const hetsched::degrees& offered = {}) const {
-    auto wide = priced_;
-    wide.options.max_context = std::max(offered.context, wide.options.max_context);
-    wide.options.max_expert = std::max(offered.expert, wide.options.max_expert);
-    return named([&] { return costs_on(hardware, wide, microbatch_size); });
+  /// Costs of microbatches of that many samples.
+  [[nodiscard]] hetsched::any_cost_model costs(const hetsched::cluster& hardware, int microbatch_size) const {
+    return named([&] { return costs_on(hardware, priced_, microbatch_size); });
   }
 
   /// What linear layers multiply in, in inference: as is asked for, "same", "fp8" or "int8", or if nothing is, as the model's
@@ -508,8 +474,7 @@ class cost_source {
   [[nodiscard]] std::optional<hetsched::number_format> products(const std::string& asked) const {
     if (asked == "fp8") return hetsched::number_format::fp8;
     if (asked == "int8") return hetsched::number_format::int8;
-    const bool wide = precision() == hetsched::precision::fp32 || precision() == hetsched::precision::tf32;
-    return asked.empty() && model_ && !wide ? model_->products : std::nullopt;
+    return asked.empty() && model_ ? model_->products : std::nullopt;
   }
 
   /// Costs of serving requests; `how` but for what the model and the command line's costs say. Throws input_error where there
@@ -518,32 +483,16 @@ class cost_source {
                                                          hetsched::inference_options how) const {
     if (measured()) throw hetsched::input_error("--profile: holds costs of training, not of inference");
     if (corrected()) throw hetsched::input_error("--cost: forest is of training; inference is priced by tile");
-    if (!model_->family || given_.formulas == "analytic" || by_hexiscale())
-      throw hetsched::input_error("inference needs a transformer and the costs of the tile model");
-    for (const auto& s : hardware.subclusters) {
-      const auto& d = s.device;
-      if (known_by_operators(d)) continue;
-      std::string lacking;
-      for (const auto& [key, known] : {std::pair{"multiprocessors", d.multiprocessors > 0},
-                                       {"a peak in fp32", d.flops(hetsched::precision::fp32) > 0},
-                                       {"l2_mib", d.l2_bytes > 0},
-                                       {"clock_mhz", d.clock_hz > 0}})
-        if (!known) lacking += (lacking.empty() ? "" : ", ") + std::string(key);
-      throw hetsched::input_error("inference is priced operator by operator, for which device " + d.name + " of subcluster " +
-                                  s.name + " lacks " + lacking + ", optional keys otherwise");
-    }
     if (!priced_.options.flash_attention) throw hetsched::input_error("--attention: inference is priced with flash only");
-    how.precision = model_->precision;
-    how.cut = priced_.options.cut;
     if (how.weight_bits == 0) how.weight_bits = model_->weight_bits;
     if (how.cache_bits == 0) how.cache_bits = model_->cache_bits;
-    return hetsched::inference_cost_model<>(hardware, *model_->family, how);
+    return inference_costs_on(hardware, priced_, how);
   }
 
   /// Costs of serving requests that are one forward each, of a model that is told by its layers.
   [[nodiscard]] hetsched::forward_cost_model<hetsched::any_cost_model> forwards(const hetsched::cluster& hardware,
                                                                                 int batch) const {
-    return {costs(hardware, batch), model_->chain, batch};
+    return forward_costs_on(hardware, priced_, batch);
   }
 
   /// What could be changed where memory is short, as the end of a sentence; empty if nothing.

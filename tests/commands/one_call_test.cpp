@@ -96,27 +96,41 @@ TEST_CASE(
               {.global_batch = 8, .planner = "interop_dp"});
 }
 
-TEST_CASE("find_plan_without is the plan that hetsched-plan --without prints and writes") {
+TEST_CASE("find_what_if_plans are the plans that hetsched-plan --without prints and writes") {
   const workplace w;
-  w.put("cluster.json", one_call_cluster);
   w.put("model.json", R"({"format": "hetsched/model", "version": 1, "transformer": {"layers": 4, "hidden": 1024, "heads": 16,
     "vocab": 32000, "sequence": 512, "dtype": "fp16"}})");
-  const auto hardware = read_cluster(w.path("cluster.json"));
   const priced_model model{.model = *read_model(w.path("model.json")).family};
-  const plan_request request{.global_batch = 8, .planner = "interop_dp"};
-  const auto said = w.run(
-      "hetsched-plan --cluster cluster.json --model model.json --global-batch 8 --planner interop_dp --json --without v,a:all");
-  CAPTURE(said.errors);
-  REQUIRE(said.status == 0);
-  const auto told = nlohmann::json::parse(said.output);
-  const auto all = find_plan(hardware, model, request);
-  REQUIRE(all);
-  const lost_devices lost[] = {{0, 1}, {1, 2}};
-  for (std::size_t i = 0; i < 2; ++i) {
-    CAPTURE(i);
-    const auto found = find_plan_without(hardware, lost[i], model, request);
+  auto slow = one_call_cluster;  // so that plans for all devices are worse where all must be used
+  slow.replace(slow.find("5, \"latency_us\": 100"), 1, "0.05");
+  for (const auto& [cluster, option] : {std::pair{one_call_cluster, ""}, {slow, ""}, {slow, " --use-all-devices"}}) {
+    CAPTURE(cluster);
+    CAPTURE(option);
+    w.put("cluster.json", cluster);
+    const auto hardware = read_cluster(w.path("cluster.json"));
+    const plan_request request{.global_batch = 8, .planner = "interop_dp", .use_all_devices = *option != 0};
+    const auto said = w.run(std::string("hetsched-plan --cluster cluster.json --model model.json --global-batch 8 --planner "
+                                        "interop_dp --json --without v,a:all,v:all") +
+                            option);
+    CAPTURE(said.errors);
+    REQUIRE(said.status == 0);
+    const auto told = nlohmann::json::parse(said.output);
+    const lost_devices lost[] = {{0, 1}, {1, 2}, {0, 2}};
+    const auto found = find_what_if_plans(hardware, lost, model, request);
     REQUIRE(found);
-    CHECK(told["without"][i]["plan"] == nlohmann::json::parse(to_json(*found, hardware)));
-    CHECK(told["without"][i]["change"].get<double>() == objective_of(*found) / objective_of(*all) - 1);
+    CHECK(told["plan"] == nlohmann::json::parse(to_json(found->all, hardware)));
+    for (std::size_t i = 0; i < 3; ++i) {
+      CAPTURE(i);
+      const auto& left = found->left[i];
+      REQUIRE(left);
+      CHECK(told["without"][i]["plan"] == nlohmann::json::parse(to_json(*left, hardware)));
+      CHECK(told["without"][i]["change"].get<double>() == objective_of(*left) / objective_of(found->all) - 1);
+    }
+    if (!request.use_all_devices) continue;
+    int devices = 0;
+    for (const auto& stage : told["plan"]["pipelines"][0]["stages"])
+      for (const auto& g : stage["devices"]) devices += g["nodes"].get<int>() * g["devices_per_node"].get<int>();
+    CHECK(devices == 4);
+    CHECK(objective_of(*found->left[2]) < objective_of(found->all));
   }
 }

@@ -7,7 +7,6 @@
 
 #include <doctest/doctest.h>
 
-#include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/random.hpp>
 #include <plan/command.hpp>
 
@@ -99,35 +98,4 @@ TEST_CASE("a new planner is a function and a line in the table") {
   CHECK(w.get("random.html").find("planner random") != std::string::npos);
   CHECK(w.get("random.html").find("not proven") != std::string::npos);
   CHECK(run_planner(line("magic")) == 2);
-}
-
-TEST_CASE("a plan for some devices is one for all of them, and one without work for the lost ones is one for the rest") {
-  cluster hardware;
-  for (const char* name : {"a", "b"}) hardware.subclusters.push_back({name, *find_device("T4"), 1, 4, {1e-6, 1e9}, {1e-6, 1e9}});
-  const auto taking = [](double iteration_s, int subcluster, int devices) {
-    plan p;
-    p.predicted.iteration_s = iteration_s;
-    p.evidence = search_evidence{.objective_value = iteration_s, .objective_bound = 0.5, .complete = true};
-    p.pipelines.emplace_back().stages.push_back({.devices = {{{.subcluster = subcluster, .devices_per_node = devices}, 0}}});
-    return p;
-  };
-  const std::vector<std::string> without{"a:2", "b:all"};
-  const auto lesser = [](plan p) { return command::lesser_plan{.lost = "some", .text = "some", .found = std::move(p)}; };
-  // The plan for all of them is slower than one without two of a, which has no work for b.
-  auto best = taking(3, 1, 4);
-  std::optional<double> held_up_s;
-  std::vector<command::lesser_plan> plans{lesser(taking(2, 0, 2)), lesser(taking(2.5, 0, 4))};
-  command::share_plans(hardware, without, plans, best, held_up_s);
-  CHECK(best.predicted.iteration_s == 2);
-  CHECK(best.evidence->objective_value == 2);
-  CHECK_FALSE(best.evidence->complete);
-  CHECK(plans[0].found->predicted.iteration_s == 2);
-  CHECK(plans[1].found->predicted.iteration_s == 2);
-  // One that has work for what is lost says nothing of the rest.
-  auto fast = taking(1, 0, 4);
-  plans = {lesser(taking(2, 0, 2)), lesser(taking(2.5, 0, 4))};
-  command::share_plans(hardware, without, plans, fast, held_up_s);
-  CHECK(fast.predicted.iteration_s == 1);
-  CHECK(plans[0].found->predicted.iteration_s == 2);
-  CHECK(plans[1].found->predicted.iteration_s == 1);
 }

@@ -134,6 +134,21 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("as many requests as play in a moment: 20 times those in flight, and fewer of very long ones") {
+  const auto alone = devices_with(1, 0);
+  // Of requests that begin together the first ones have others in front of them, so that the times depend on how many there are.
+  const auto same = [&](int tokens, int in_flight, int requests) {
+    const played_costs costs{.pieces = {{5, 1}}, .token_s = {0.5}, .tokens = tokens};
+    const auto p = served_by(alone, costs, in_flight);
+    const auto moment = play_inference(alone, costs, p), told = play_inference(alone, costs, p, requests);
+    CHECK(moment.first_token_s == told.first_token_s);
+    CHECK(moment.token_s == told.token_s);
+    CHECK(moment.first_token_s != play_inference(alone, costs, p, requests + 1).first_token_s);
+  };
+  same(5, 3, 60);
+  same(100'000, 2, 8);  // a million steps, or nearly so
+}
+
 TEST_CASE("what cannot be played is refused") {
   const played_costs costs{.pieces = {{1}, {1}}, .token_s = {1, 1}, .tokens = 2};
   const auto hardware = devices_with(2, 0);
@@ -144,4 +159,6 @@ TEST_CASE("what cannot be played is refused") {
   CHECK_THROWS_AS((void)play_inference(hardware, costs, without, 6), input_error);
   without.stages.clear();
   CHECK_THROWS_AS((void)play_inference(hardware, costs, without, 6), input_error);
+  p.in_flight = 0;
+  CHECK_THROWS_AS((void)play_inference(hardware, costs, p), input_error);
 }

@@ -6,6 +6,7 @@
 #include <hetsched/planners.hpp>
 #include <hetsched/planners/any_schedule.hpp>
 #include <hetsched/planners/baselines.hpp>
+#include <hetsched/planners/find_inference_plan.hpp>
 #include <hetsched/planners/first_plan.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
@@ -117,6 +118,23 @@ plan_request some_request(random_source& r) {
   q.mixed_stages = one_in(r, 12);
   if (one_in(r, 20)) q.target = one_of(r, plan_targets());
   return q;
+}
+
+/// Of as many layers as small models have, now and then.
+plan plan_of_one_stage(random_source& r) {
+  plan p;
+  auto& line = p.pipelines.emplace_back();
+  line.microbatches = some_count(r);
+  line.microbatch_size = some_count(r, 2);
+  line.schedule.name = "1f1b";
+  line.stages.push_back({.layers = {0, mostly(r, one_in(r, 2) ? 6 : 2)},
+                         .devices = {{{mostly(r, one_in(r, 2)), 1, some_count(r, 2)}, 0}},
+                         .degrees = {.data = mostly(r, 1), .context = mostly(r, 1), .tensor = mostly(r, 1)}});
+  return p;
+}
+
+inference_options some_served(random_source& r) {
+  return {.prompt_tokens = mostly(r, 8), .output_tokens = mostly(r, 4), .batch = mostly(r, 1)};
 }
 
 /// By formulas, or as measured on single devices; fields may be wrong, and there may be nothing.
@@ -431,6 +449,59 @@ const std::vector<door> searches{
        else
          expect_plan(find_plan_without(hardware, lost, request, planners()[1]));
      }},
+    {"find_inference_plan",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const auto costs = some_costs(r);
+       serving_request asked{.objective = static_cast<plan_objective>(r.integer(one_in(r, 12) ? 0 : 2, 3)),
+                             .in_flight = mostly(r, 0, 6)};
+       asked.served.batch = mostly(r, 1, 12);
+       if (one_in(r, 6)) asked.stages = some_int(r);
+       if (one_in(r, 6)) asked.go_on = [] { return false; };
+       const auto found = one_in(r, 3) ? find_inference_plan(hardware, some_priced_model(r), asked)
+                                       : find_inference_plan(hardware, costs, asked);
+       if (!found) return expect(!found.why_not().reason.empty(), "there is no reason");
+       expect_time(objective_of(*found));
+     }},
+    {"inference_costs_on",
+     [](random_source& r) { (void)inference_costs_on(some_hardware(r), some_priced_model(r), some_served(r)); }},
+    {"forward_costs_on",
+     [](random_source& r) {
+       auto model = some_priced_model(r);
+       if (!one_in(r, 6))
+         model.model = make_chain(transformer{.layers = 2, .hidden = 64, .heads = 4, .vocab = 128, .sequence = 32});
+       (void)forward_costs_on(some_hardware(r), model, mostly(r, 1));
+     }},
+    {"inference_setting_of",
+     [](random_source& r) { (void)inference_setting_of(some_hardware(r), some_priced_model(r), some_served(r)); }},
+    {"find_what_if_plans",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const lost_devices losses[] = {{mostly(r, 0, 6), mostly(r, 1, 6)}, {0, 1}};
+       const auto found = find_what_if_plans(hardware, losses, some_priced_model(r), some_request(r));
+       if (!found) return expect(!found.why_not().reason.empty(), "there is no reason");
+       expect_plan(found->all);
+       for (const auto& p : found->left) expect_plan(p);
+     }},
+    {"share_plans",
+     [](random_source& r) {
+       const auto hardware = some_hardware(r);
+       const lost_devices losses[] = {{mostly(r, 0, 6), mostly(r, 1, 6)}, {0, 1}};
+       const auto some_plan = [&] {
+         plan p;
+         p.objective = static_cast<plan_objective>(r.integer(0, one_in(r, 12) ? 3 : 1));
+         p.predicted.iteration_s = mostly_double(r, r.integer(1, 3));
+         if (one_in(r, 3)) p.predicted.cost_per_sample = some_double(r);
+         if (one_in(r, 3)) p.evidence.emplace();
+         p.pipelines.emplace_back().stages.push_back(
+             {.devices = {{{some_count(r, 1), some_count(r), some_count(r)}, some_int(r)}}});
+         return p;
+       };
+       what_if_plans plans{.all = some_plan(), .left = {some_plan(), some_plan()}};
+       if (one_in(r, 6)) plans.left.pop_back();
+       share_plans(hardware, losses, plans);
+       expect(plans.left.size() == 2, "a place is gone");
+     }},
     {"find_unbiased_plan",
      [](random_source& r) {
        const auto hardware = some_hardware(r);
@@ -522,6 +593,15 @@ const std::vector<door> doors{
     {"measured_sizes_text",
      [](random_source& r) { expect(!measured_sizes_text(some_hardware(r), some_priced_model(r)).empty(), "a text"); }},
     {"lacking_costs", [](random_source& r) { (void)lacking_costs(some_hardware(r), some_priced_model(r), some_count(r)); }},
+    {"find_unused_calibration", [](random_source& r) { (void)find_unused_calibration(some_hardware(r), some_priced_model(r)); }},
+    {"like_cases_of", [](random_source& r) { (void)like_cases_of(some_hardware(r), some_priced_model(r), one_in(r, 2)); }},
+    {"evaluate",
+     [](random_source& r) {
+       const auto found = evaluate(some_hardware(r), some_priced_model(r), plan_of_one_stage(r));
+       if (found) expect_time(found->plan.predicted.iteration_s);
+     }},
+    {"profile_remarks",
+     [](random_source& r) { (void)profile_remarks(some_hardware(r), some_priced_model(r), plan_of_one_stage(r)); }},
     {"setting_of", [](random_source& r) { expect(!setting_of(some_hardware(r), some_priced_model(r)).costs.empty(), "a name"); }},
     {"anchored",
      [](random_source& r) {

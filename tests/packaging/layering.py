@@ -24,7 +24,7 @@ PLANNING = UMBRELLA | {"planners", "spmd"}
 STRANGERS = {("cost", "schedule"), ("io", "planners"), ("io", "spmd")}  # the former does not know the latter, though it stands below
 KERNEL = "interop_dp"  # the planner that others may build on
 ALSO = {"placement": {"parallel_pipelines"}}  # whose search over rows of stages it takes
-FRONT = {"table", "plan_request", "first_plan", "find_plan"}  # of planners/: what stands over all of them
+FRONT = {"table", "plan_request", "first_plan", "find_plan", "find_inference_plan", "what_if"}  # of planners/: what stands over all of them
 HEAVY = {"iostream", "regex", "chrono", "random", "thread"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 

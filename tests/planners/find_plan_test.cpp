@@ -690,6 +690,18 @@ TEST_CASE("device_bias: the plan of least regret, which loses no more than the o
   REQUIRE(soon);
   CHECK(soon->losses.size() == 2);  // the others never had their turn
   CHECK(soon->plan.evidence->stopped);
+  // Each case has its share of a budget: of one that is used up in the second case, the others have nothing.
+  int begun = 0;
+  auto budget = request;
+  budget.costs_on = [&](const cluster& turned) {
+    ++begun;
+    return request.costs_on(turned);
+  };
+  budget.spent = [&] { return begun < 2 ? 0.0 : 1.0; };
+  const auto shared = find_unbiased_plan(hardware, budget, planner_named("interop_dp"));
+  REQUIRE(shared);
+  CHECK(shared->losses.size() == 2);
+  CHECK(shared->plan.evidence->stopped);
   // Where there is no time for more than the first search, it is that one's plan, not one that it has met.
   auto any_size = request;
   any_size.microbatch_size = 0;

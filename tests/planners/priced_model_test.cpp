@@ -3,14 +3,19 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <hetsched/cluster/catalogue.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/cost/models/hexiscale_costs.hpp>
 #include <hetsched/cost/models/training_costs.hpp>
+#include <hetsched/cost/models/training_stack.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/model/families.hpp>
+#include <hetsched/plan/validate.hpp>
 
 using namespace hetsched;
 
@@ -158,4 +163,99 @@ TEST_CASE("anchors scale the formulas that a priced_model means, and no measured
   CHECK_THROWS_AS((void)anchored(hardware, anchors, priced_model{.instead = two_sizes()}), input_error);
   CHECK_THROWS_AS((void)anchor_residuals(hardware, anchors, priced_model{.model = small_gpt(), .instead = hexiscale_formulas{}}),
                   input_error);
+}
+
+TEST_CASE("what is known of devices by their operators and would go unused is found") {
+  auto hardware = one_of_each();
+  const priced_model model{.model = small_gpt()};
+  using cause = unused_calibration::cause;
+  const auto unused = [&](const priced_model& m) { return find_unused_calibration(hardware, m); };
+  const auto is = [](int subcluster, cause why) { return unused_calibration{subcluster, why}; };
+  CHECK_FALSE(unused(model));
+
+  hardware.subclusters[1].device.calibration.matrix_rate = 0.8;
+  CHECK_FALSE(unused(model));
+  auto other = model;
+  other.options.formulas = cost_formulas::analytic;  // somebody has chosen them
+  CHECK_FALSE(unused(other));
+  other = model;
+  other.options.correction = [](const tile_device&, const operator_shape&, const operator_time&) { return 1.0; };
+  CHECK(unused(other) == is(1, cause::corrected));
+  other = model;
+  other.instead = hexiscale_formulas{};
+  CHECK(unused(other) == is(1, cause::whole_layers));
+  CHECK(unused({.model = make_chain(small_gpt())}) == is(1, cause::whole_layers));
+  CHECK_FALSE(unused({.instead = two_sizes()}));
+  hardware.subclusters[1].device.multiprocessors = 0;
+  CHECK(unused(model) == is(1, cause::whole_layers));
+
+  hardware = one_of_each();
+  hardware.subclusters[0].device.class_speeds[0] = 0.5;
+  CHECK_FALSE(unused(model));
+  other = model;
+  other.options.formulas = cost_formulas::analytic;  // which know no classes at all
+  CHECK(unused(other) == is(0, cause::class_speeds));
+}
+
+TEST_CASE("cases like a priced_model's costs are of what it rests on, and of its stack, or of inference") {
+  const auto hardware = one_of_each();
+  priced_model model{.model = small_gpt()};
+  const auto all_of = [](const std::vector<like_cases>& cases, cost_basis basis, std::string_view stack) {
+    return std::all_of(cases.begin(), cases.end(),
+                       [&](const like_cases& c) { return c.basis == basis && (c.stack.empty() || c.stack == stack); });
+  };
+  model.options.stack = *find_training_stack("megatron");
+  const auto trained = like_cases_of(hardware, model), served = like_cases_of(hardware, model, false);
+  CHECK_FALSE(trained.empty());
+  CHECK(all_of(trained, cost_basis::datasheets, "megatron"));
+  CHECK_FALSE(served.empty());
+  CHECK(all_of(served, cost_basis::datasheets, "inference"));
+  auto other = model;
+  other.options.formulas = cost_formulas::analytic;
+  CHECK(all_of(like_cases_of(hardware, other), cost_basis::layers, "megatron"));
+  CHECK(all_of(like_cases_of(hardware, {.instead = two_sizes()}), cost_basis::profile, "hetsched"));
+  other = model;
+  other.options.correction = [](const tile_device&, const operator_shape&, const operator_time&) { return 1.0; };
+  CHECK(like_cases_of(hardware, other).empty());
+}
+
+TEST_CASE("a plan is worth what the costs of its sizes and degrees say, whatever degrees planners are offered") {
+  const auto hardware = one_of_each();
+  const priced_model model{.model = small_gpt(), .options = {.precision = precision::bf16}};
+  plan p;
+  auto& line = p.pipelines.emplace_back();
+  line.microbatches = 4;
+  line.microbatch_size = 2;
+  line.schedule.name = "1f1b";
+  line.stages.push_back(
+      {.layers = {0, costs_on(hardware, model, 2).layer_count()}, .devices = {{{1, 1, 2}, 0}}, .degrees = {.context = 2}});
+  const auto found = evaluate(hardware, model, p);
+  REQUIRE(found);
+  auto wide = model;
+  wide.options.max_context = 2;
+  const auto told = evaluate(hardware, costs_on(hardware, wide), p,
+                             {.flops_per_sample = flops_per_sample(model), .arithmetic = precision::bf16});
+  REQUIRE(told);
+  CHECK(found->plan == told->plan);
+  CHECK(found->plan.predicted.mfu > 0);
+}
+
+TEST_CASE("remarks on a plan by a profile: sizes that were not measured, and sums of gradients that are free") {
+  const auto hardware = one_of_each();
+  const priced_model model{.instead = two_sizes(), .extrapolate = true, .profile_name = "two.json"};
+  plan p;
+  auto& line = p.pipelines.emplace_back();
+  line.microbatches = 2;
+  line.microbatch_size = 2;
+  line.stages.push_back({.layers = {0, 2}, .devices = {{{1, 1, 1}, 0}}});
+  CHECK(profile_remarks(hardware, model, p).empty());
+  line.microbatch_size = 6;
+  CHECK(profile_remarks(hardware, model, p) ==
+        std::vector<std::string>{stage_name(p, 0, 0) + ": the costs of 6 samples on a replica are extrapolated from 1 and 2"});
+  line.microbatch_size = 4;
+  line.stages[0].devices = {{{1, 1, 2}, 0}};
+  line.stages[0].degrees.data = 2;
+  CHECK(profile_remarks(hardware, model, p) ==
+        std::vector<std::string>{"two.json tells no gradient_bytes: adding up the gradients of replicas counts as free"});
+  CHECK(profile_remarks(hardware, {.model = small_gpt()}, p).empty());
 }

@@ -170,16 +170,15 @@ inline void check_planner(const plan_arguments& given, const hetsched::planner_e
 }
 
 /// What of --without are devices, not principles of hetauto. Throws: input_error for what is neither.
-[[nodiscard]] inline std::vector<std::string> lost_of(const plan_arguments& given, const hetsched::cluster& hardware,
-                                                      const hetsched::planner_entry& planner) {
+[[nodiscard]] inline std::vector<hetsched::lost_devices> lost_of(const plan_arguments& given, const hetsched::cluster& hardware,
+                                                                 const hetsched::planner_entry& planner) {
   using hetsched::input_error;
-  std::vector<std::string> lost;
+  std::vector<hetsched::lost_devices> lost;
   for (const auto& name : given.without) {
     if (name == "consecutive" || name == "uniform") {
       if (planner.name != "hetauto") throw input_error("--without: " + name + " is a principle of planner hetauto");
     } else {
-      static_cast<void>(parse_lost(hardware, name));
-      lost.push_back(name);
+      lost.push_back(parse_lost(hardware, name));
     }
   }
   if (lost.size() > 1 && !given.out.empty())
@@ -194,8 +193,7 @@ struct plan_answer {
   nlohmann::ordered_json noise = {}, bias = {};
   hetsched::send_mode sends = hetsched::send_mode::asynchronous;
   std::optional<double> held_up_s = {};  ///< an iteration of it whose sends hold ranks up
-  std::vector<std::string> lost = {};
-  std::vector<lesser_plan> lesser = {};  ///< without these
+  std::vector<lesser_plan> lesser = {};  ///< with some devices less
   std::vector<hetsched::plan> frontier = {};
   std::string frontier_text = {}, space_text = {};
 };
@@ -278,7 +276,7 @@ inline void add_frontier(const plan_arguments& given, const hetsched::planner_en
                                {"cost_per_sample", *p.predicted.cost_per_sample},
                                {"cost_per_iteration", per_iteration(p, *p.predicted.cost_per_sample)},
                                {"devices", devices_in_use(hardware, p)}});
-  if (!answer.lost.empty()) out["without"] = what_if_json(hardware, answer.lesser, answer.best, answer.held_up_s);
+  if (!answer.lesser.empty()) out["without"] = what_if_json(hardware, answer.lesser, answer.best, answer.held_up_s);
   out["files"] = files.paths();
   return hetsched::detail::dump(out);
 }
@@ -293,7 +291,7 @@ inline void print(const plan_arguments& given, const hetsched::cluster& hardware
   } else {
     std::cout << answer.frontier_text << answer.space_text << summary(hardware, best, source, held_up_s) << answer.unsure_text
               << source.held_up_text(answer.sends, held_up_s) << sent_cost_text(best, held_up_s) << files.summary() << std::flush;
-    if (!answer.lost.empty()) std::cout << '\n' << what_if_text(hardware, answer.lesser, best, held_up_s);
+    if (!answer.lesser.empty()) std::cout << '\n' << what_if_text(hardware, answer.lesser, best, held_up_s);
   }
   for (const auto& remarks : {source.remarks(hardware, best), shared_links(hardware, best)})
     for (const auto& remark : remarks) std::cerr << "hetsched-plan: " << remark << '\n';
@@ -307,7 +305,8 @@ inline void print(const plan_arguments& given, const hetsched::cluster& hardware
 [[nodiscard]] inline int plan_training(const plan_arguments& given, const hetsched::planner_entry& planner,
                                        const cost_source& source, const hetsched::cluster& hardware, outputs& files) {
   using namespace hetsched;
-  plan_answer answer{.lost = lost_of(given, hardware, planner)};
+  const auto lost = lost_of(given, hardware, planner);
+  plan_answer answer;
   check_planner(given, planner);
   progress_line progress;
   const auto problem = [&](int size) {
@@ -327,13 +326,13 @@ inline void print(const plan_arguments& given, const hetsched::cluster& hardware
     return infeasible;
   }
   const auto& best = answer.best = *std::move(found);
+  if (!lost.empty()) answer.lesser = plans_without(given, planner, hardware, source, lost, answer.best);
   answer.sends = source.sends(given.sends, best);
   answer.held_up_s = iteration_with_sends(given, hardware, source, best);
-  answer.lesser = plans_without(given, planner, hardware, source, answer.lost);
-  share_plans(hardware, answer.lost, answer.lesser, answer.best, answer.held_up_s);
   if (const auto* const left = answer.lesser.empty() ? nullptr : &answer.lesser.front();
       !given.out.empty() && left && !left->found) {
-    std::cerr << "hetsched-plan: no plan without " << left->text << ": " << left->found.why_not().reason << '\n';
+    std::cerr << "hetsched-plan: no plan without " << lost_of_all_text(hardware, left->lost) << ": "
+              << left->found.why_not().reason << '\n';
     return infeasible;
   }
   if (!given.out.empty()) files.add(given.out, to_json(answer.lesser.empty() ? best : *answer.lesser.front().found, hardware));

@@ -196,14 +196,10 @@ inline void show(progress_line& progress, hetsched::plan_objective objective, co
                                                                                 const cost_source& source,
                                                                                 progress_line& progress) {
   listen_to_signals();
-  // Each case has its share of the time, and so has the search among their plans.
-  const double shares = 1.0 + static_cast<double>(hetsched::speed_cases(hardware, given.device_bias).size());
-  const auto go_on = [&](std::size_t searched) {
-    return !interrupted() && (given.time_budget_s < 0 ||
-                              progress.elapsed_s() <= given.time_budget_s * (1 + static_cast<double>(searched)) / shares);
-  };
-  const auto request = request_for(hardware, source.priced(), request_of(given, source, hardware, progress));
-  return find_unbiased_plan(hardware, request, planner, go_on);
+  auto request = request_for(hardware, source.priced(), request_of(given, source, hardware, progress));
+  request.go_on = [&] { return in_time(given, progress); };
+  if (given.time_budget_s > 0) request.spent = [&] { return progress.elapsed_s() / given.time_budget_s; };
+  return find_unbiased_plan(hardware, request, planner);
 }
 
 /// The plan whose quantile of noisy iterations is least, from those that the search has found on.

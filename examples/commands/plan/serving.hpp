@@ -2,22 +2,19 @@
 // hetsched-plan for inference: stages by the planner placement, and what they do for requests.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
-#include <hetsched/cost/models/inference.hpp>
 #include <hetsched/evaluate/play_inference.hpp>
 #include <hetsched/io/format.hpp>
 #include <hetsched/io/json/plan_json.hpp>
 #include <hetsched/io/json_reader.hpp>
 #include <hetsched/io/page/report.hpp>
-#include <hetsched/planners/placement.hpp>
+#include <hetsched/planners/find_inference_plan.hpp>
 
 #include "../command.hpp"
 #include "pages.hpp"
@@ -30,10 +27,7 @@ template <hetsched::inference_costs Costs>
 [[nodiscard]] hetsched::report_figure played_figure(const hetsched::cluster& hardware, const Costs& costs,
                                                     const hetsched::inference_plan& p) {
   using namespace hetsched;
-  const int steps = costs.output_tokens() + costs.chunk_count();
-  // As many requests as can be played in a moment.
-  const auto rounds = std::int64_t{1'000'000} / (std::int64_t{p.in_flight} * steps);
-  const auto played = play_inference(hardware, costs, p, p.in_flight * static_cast<int>(std::clamp<std::int64_t>(rounds, 3, 20)));
+  const auto played = play_inference(hardware, costs, p);
   return {"played", format_number(played.requests_per_s),
           "requests per second if they begin together: first token " + format_seconds(played.first_token_s) + ", token " +
               format_seconds(played.token_s)};
@@ -120,48 +114,21 @@ template <class Costs>
 
 /// The stages that serve best; where a search was ended before it found any, what is soon found.
 template <class Costs>
-[[nodiscard]] hetsched::outcome<hetsched::inference_plan> search_serving(const plan_arguments& given, const Costs& costs,
-                                                                         const hetsched::cluster& hardware) {
+[[nodiscard]] hetsched::outcome<hetsched::inference_plan> search_serving(const plan_arguments& given, const cost_source& source,
+                                                                         const Costs& costs, const hetsched::cluster& hardware) {
   using namespace hetsched;
   listen_to_signals();
   progress_line progress;
-  inference_problem problem{.batch_size = given.serving.batch, .objective = given.objective};
-  problem.use_all_devices = given.use_all_devices;
-  problem.progress = [&](const search_progress& state) {
+  serving_request request{.served = given.serving, .objective = given.objective, .in_flight = given.in_flight};
+  request.stages = given.options.stages;
+  request.use_all_devices = given.use_all_devices;
+  request.setting = inference_setting_of(hardware, source.priced(), given.serving);
+  request.progress = [&](const search_progress& state) {
     if (progress.due()) progress.show(0, std::to_string(state.steps) + " " + std::string(state.unit));
-    return in_time(given, progress);
   };
-  problem.go_on = [&] { return in_time(given, progress); };
-  const auto place = [&](int in_flight) {
-    problem.in_flight = in_flight;
-    return place_inference(hardware, costs, problem, {.stages = given.options.stages});
-  };
-  // A first plan of a few devices; or, unless somebody has interrupted, of all.
-  const auto place_soon = [&](outcome<inference_plan> stopped) {
-    problem.progress = [](const search_progress&) { return false; };
-    problem.go_on = {};
-    for (problem.parts = 8; problem.parts < 128 && !problem.use_all_devices; problem.parts *= 2)
-      if (auto found = place_inference(hardware, costs, problem, {.stages = given.options.stages})) {
-        found->evidence->objective_bound = 0;
-        found->evidence->complete = false;
-        found->evidence->stopped = true;
-        return found;
-      }
-    if (interrupted()) return stopped;
-    problem.parts = 0;
-    problem.go_on = [] { return !interrupted(); };
-    return place_inference(hardware, costs, problem, {.stages = given.options.stages});
-  };
-  auto found = place(std::max(1, given.in_flight));
-  if (!found && found.why_not().why == refusal::kind::stopped) found = place_soon(std::move(found));
-  // More in flight keep more stages busy, until their caches take the memory that layers need.
-  if (given.in_flight == 0 && given.objective == plan_objective::throughput)
-    for (int more = 2; found && more <= 2 * hardware.device_count() && in_time(given, progress); more *= 2) {
-      auto next = place(more);
-      if (!next) break;
-      if (objective_of(*next) < objective_of(*found)) found = std::move(next);
-    }
-  return found;
+  request.go_on = [&] { return in_time(given, progress); };
+  request.wait_for_first = [] { return !interrupted(); };
+  return find_inference_plan(hardware, costs, request);
 }
 
 /// hetsched-plan under an objective of inference, with costs of that.
@@ -169,7 +136,7 @@ template <class Costs>
 [[nodiscard]] int plan_serving(const plan_arguments& given, const cost_source& source, const Costs& costs,
                                const hetsched::cluster& hardware, outputs& files) {
   using namespace hetsched;
-  auto found = search_serving(given, costs, hardware);
+  auto found = search_serving(given, source, costs, hardware);
   if (!found) {
     std::string way_out;
     if constexpr (inference_costs<Costs>)
@@ -178,10 +145,6 @@ template <class Costs>
     std::cerr << "hetsched-plan: no plan: " << found.why_not().reason << way_out << '\n';
     return infeasible;
   }
-  found->setting = setting_of(hardware, source.priced());
-  found->setting.stack.reset();
-  found->setting.further_tokens = 0;  // engines make a token at a time
-  if constexpr (inference_costs<Costs>) found->setting.sequence = given.serving.prompt_tokens + given.serving.output_tokens;
   files.add(given.out, to_json(*found, hardware));
   auto figures = serving_figures(hardware, costs, *found);
   const auto basis = serving_basis(hardware, source, costs, found->setting);

@@ -2,8 +2,8 @@
 // What a plan would be with fewer devices.
 #pragma once
 
-#include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +21,7 @@
 #include <hetsched/io/json_reader.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/find_plan.hpp>
+#include <hetsched/planners/what_if.hpp>
 
 #include "../count_text.hpp"
 #include "../names.hpp"
@@ -57,78 +58,51 @@ namespace command {
 
 /// The best plan without some devices, told by the whole cluster, of which the last devices of a subcluster are lost.
 struct lesser_plan {
-  std::string lost, text;  ///< "2 v100"; "2 of 8 devices of v100"
+  hetsched::lost_devices lost;
   hetsched::outcome<hetsched::plan> found;
   std::optional<double> held_up_s = {};  ///< an iteration of it whose sends hold ranks up
 };
+
+/// "2 v100", or "2 of 8 devices of v100".
+[[nodiscard]] inline std::string lost_text(const hetsched::cluster& hardware, const hetsched::lost_devices& lost) {
+  return std::to_string(lost.count) + " " + hetsched::at(hardware.subclusters, lost.subcluster).name;
+}
+[[nodiscard]] inline std::string lost_of_all_text(const hetsched::cluster& hardware, const hetsched::lost_devices& lost) {
+  const auto& of = hetsched::at(hardware.subclusters, lost.subcluster);
+  return std::to_string(lost.count) + " of " + std::to_string(of.device_count()) +
+         (of.device_count() == 1 ? " device of " : " devices of ") + of.name;
+}
 
 /// What a plan with some devices less is compared by: the objective, or the iteration with sends that hold ranks up.
 [[nodiscard]] inline double compared(const hetsched::plan& p, std::optional<double> held_up_s) {
   return p.objective == hetsched::plan_objective::iteration && held_up_s ? *held_up_s : hetsched::objective_of(p);
 }
 
-/// The best plans without what is told, each found in the whole time.
+/// The best plans without what is lost, each found in the whole time; they and the best one agree, of which that may change.
 [[nodiscard]] inline std::vector<lesser_plan> plans_without(const plan_arguments& given, const hetsched::planner_entry& planner,
                                                             const hetsched::cluster& hardware, const cost_source& source,
-                                                            const std::vector<std::string>& without) {
-  std::vector<lesser_plan> plans;
-  for (const auto& text : without) {
-    const auto lost = parse_lost(hardware, text);
-    const auto& of = hetsched::at(hardware.subclusters, lost.subcluster);
-    const auto count = std::to_string(lost.count);
+                                                            const std::vector<hetsched::lost_devices>& losses,
+                                                            hetsched::plan& best) {
+  hetsched::what_if_plans plans{.all = std::move(best)};
+  for (const auto& lost : losses) {
     const auto left = without_devices(hardware, lost);
     progress_line progress;
     const auto request = request_for(left, source.priced(), request_of(given, source, left, progress));
-    auto found = find_plan_without(hardware, lost, request, planner);
-    const auto held_up_s = found ? iteration_with_sends(given, hardware, source, *found) : std::nullopt;
-    plans.push_back(
-        {count + " " + of.name,
-         count + " of " + std::to_string(of.device_count()) + (of.device_count() == 1 ? " device of " : " devices of ") + of.name,
-         std::move(found), held_up_s});
+    plans.left.push_back(find_plan_without(hardware, lost, request, planner));
   }
-  return plans;
-}
-
-/// Whether a plan has work for any of the last devices of a subcluster.
-[[nodiscard]] inline bool uses(const hetsched::plan& p, const hetsched::cluster& hardware, const hetsched::lost_devices& lost) {
-  const int left = hetsched::at(hardware.subclusters, lost.subcluster).device_count() - lost.count;
-  for (const auto& line : p.pipelines)
-    for (const auto& stage : line.stages)
-      for (const auto& g : stage.devices)
-        if (g.mesh.subcluster == lost.subcluster && g.first_device + g.mesh.device_count() > left) return true;
-  return false;
-}
-
-/// A plan for some of the devices is one for all of them, and one that has no work for those that are lost is one for the rest:
-/// searches that end before they have proved anything may have found the better one for the other.
-inline void share_plans(const hetsched::cluster& hardware, const std::vector<std::string>& without,
-                        std::vector<lesser_plan>& plans, hetsched::plan& best, std::optional<double>& best_held_up_s) {
-  for (const auto& other : plans) {
-    if (!other.found || !(compared(*other.found, other.held_up_s) < compared(best, best_held_up_s))) continue;
-    auto told = best.evidence;
-    best = *other.found;
-    best_held_up_s = other.held_up_s;
-    if (told) {
-      told->objective_value = objective_of(best);
-      told->objective_bound = std::min(told->objective_bound, told->objective_value);
-      told->complete = false;
-    }
-    best.evidence = std::move(told);
+  const auto held_up_s = [&](const hetsched::plan& p) { return iteration_with_sends(given, hardware, source, p); };
+  // Plans that must use all devices are none for more of them, and those for noise or biased devices are chosen by something
+  // else.
+  if (!given.use_all_devices && given.quantile == 0 && given.device_bias == 0)
+    share_plans(hardware, losses, plans, [&](const hetsched::plan& p) { return compared(p, held_up_s(p)); });
+  best = std::move(plans.all);
+  std::vector<lesser_plan> all;
+  for (std::size_t k = 0; k < losses.size(); ++k) {
+    auto& found = plans.left[k];
+    const auto own_s = found ? held_up_s(*found) : std::nullopt;
+    all.push_back({losses[k], std::move(found), own_s});
   }
-  for (std::size_t k = 0; k < plans.size(); ++k) {
-    auto& other = plans[k];
-    if (uses(best, hardware, parse_lost(hardware, without[k]))) continue;
-    if (other.found && !(compared(best, best_held_up_s) < compared(*other.found, other.held_up_s))) continue;
-    auto told = other.found ? other.found->evidence : std::nullopt;
-    other.found = best;
-    other.held_up_s = best_held_up_s;
-    if (told) {
-      told->objective_value = objective_of(best);
-      told->objective_bound = std::min(told->objective_bound, told->objective_value);
-      told->complete = false;
-    }
-    other.found->evidence = std::move(told);
-  }
+  return all;
 }
 
 /// A table of what the best plan is without some devices, beside the one with all of them; and the stages of each. Iterations are
@@ -137,7 +111,8 @@ inline void share_plans(const hetsched::cluster& hardware, const std::vector<std
                                               const hetsched::plan& best, std::optional<double> best_held_up_s) {
   std::vector<std::vector<std::string>> rows;
   std::string stages;
-  for (const auto& [lost, text, found, held_up_s] : plans) {
+  for (const auto& [lost, found, held_up_s] : plans) {
+    const auto text = lost_of_all_text(hardware, lost);
     auto& row = rows.emplace_back(std::vector{text});
     if (!found) {
       row.insert(row.end(), {"no plan", "", found.why_not().reason});
@@ -157,8 +132,8 @@ inline void share_plans(const hetsched::cluster& hardware, const std::vector<std
 [[nodiscard]] inline nlohmann::ordered_json what_if_json(const hetsched::cluster& hardware, const std::vector<lesser_plan>& plans,
                                                          const hetsched::plan& best, std::optional<double> best_held_up_s) {
   auto all = nlohmann::ordered_json::array();
-  for (const auto& [lost, text, found, held_up_s] : plans) {
-    nlohmann::ordered_json row{{"lost", lost}};
+  for (const auto& [lost, found, held_up_s] : plans) {
+    nlohmann::ordered_json row{{"lost", lost_text(hardware, lost)}};
     if (found) {
       row["objective"] = hetsched::objective_of(*found);
       if (held_up_s) row["iteration_with_sends_s"] = *held_up_s;

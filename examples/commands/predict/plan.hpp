@@ -6,7 +6,6 @@
 #include <climits>
 #include <cstdint>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,6 +18,7 @@
 #include <hetsched/evaluate/sends.hpp>
 #include <hetsched/io.hpp>
 #include <hetsched/plan/stage_parts.hpp>
+#include <hetsched/plan/validate.hpp>
 #include <hetsched/views/plan.hpp>
 
 #include "../command.hpp"
@@ -322,18 +322,8 @@ inline void check_plan(const plan_arguments& given, const std::vector<pipeline_p
 /// What the plan is worth on some hardware, or why it cannot run.
 inline outcome<evaluation> evaluate_on(const cluster& on, const hetsched::plan& planned, const command::cost_source& source,
                                        const plan_arguments& given, const cluster& hardware) {
-  degrees offered;
-  for (const auto& s : views::stages(planned)) {
-    offered.context = std::max(offered.context, s.degrees.context);
-    offered.expert = std::max(offered.expert, s.degrees.expert);
-  }
-  std::map<int, hetsched::any_cost_model> models;  // by microbatch size
-  const auto costs_for = [&](int size) -> const hetsched::any_cost_model& {
-    return models.try_emplace(size, source.costs(on, size, offered)).first->second;
-  };
   try {
-    return evaluate(on, costs_for, planned,
-                    {.flops_per_sample = flops_per_sample(source.priced()), .arithmetic = source.precision()});
+    return evaluate(on, source.priced(), planned);
   } catch (const file_error&) {
     throw;
   } catch (const input_error& wrong) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -145,6 +146,14 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
   if (ends_s[to] > ends_s[from])
     seen.requests_per_s = static_cast<double>(to - from) * p.batch_size / (ends_s[to] - ends_s[from]);
   return seen;
+}
+
+HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const inference_plan& p) {
+  if (!costs.tells_tokens() || p.in_flight < 1) return play_inference(hardware, costs, p, 1);  // which says what is wrong
+  constexpr std::int64_t steps_in_a_moment = 1'000'000;
+  const auto steps = p.in_flight * std::max<std::int64_t>(1, std::int64_t{costs.output_tokens()} + costs.chunk_count());
+  const auto rounds = std::clamp<std::int64_t>(steps_in_a_moment / steps, 3, 20);
+  return play_inference(hardware, costs, p, static_cast<int>(std::min<std::int64_t>(p.in_flight * rounds, INT_MAX)));
 }
 
 }  // namespace hetsched

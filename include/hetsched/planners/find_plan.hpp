@@ -97,7 +97,8 @@ namespace hetsched {
 /// that are best in one of the cases (speed_cases), of all that these searches meet, and of neighbours of the best of them, see
 /// least_regret_plan. Its evidence is that of the search as priced. find_plan gives the same plan, and this what it is worth.
 /// `go_on`: asked in place of request.go_on, with how many cases have been searched; what is false for one case ends its search,
-/// and the next one has its turn. A case whose search is not to begin does not count.
+/// and the next one has its turn. A case whose search is not to begin does not count. Not given: of the time that request.spent
+/// tells, up to 1, each case has an equal share, and so has the search among their plans.
 /// Requires: request.device_bias and request.costs_on are given.
 /// Throws: input_error also for an objective other than the iteration.
 [[nodiscard]] outcome<unbiased_plan> find_unbiased_plan(const cluster& hardware, const plan_request& request,

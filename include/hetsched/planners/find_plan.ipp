@@ -948,8 +948,12 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
   };
   std::optional<plan> priced;
   std::size_t searched = 0;
-  if (go_on) {
-    one.go_on = [&] { return go_on(searched); };
+  if (go_on || request.spent) {
+    // Each case has its share of the time, and so has the search among their plans.
+    one.go_on = [&, shares = 1 + static_cast<double>(cases.size())] {
+      if (go_on) return go_on(searched);
+      return (!request.go_on || request.go_on()) && request.spent() <= static_cast<double>(1 + searched) / shares;
+    };
     one.sends_go_on = {};  // then it is go_on
   }
   const auto may_go_on = [&] { return !one.go_on || one.go_on(); };

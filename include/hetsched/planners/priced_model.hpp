@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -8,11 +9,14 @@
 #include <vector>
 
 #include <hetsched/cluster/cluster.hpp>
+#include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/models/anchor.hpp>
+#include <hetsched/cost/models/like_cases.hpp>
 #include <hetsched/cost/models/profile.hpp>
 #include <hetsched/cost/models/replica_profile.hpp>
 #include <hetsched/cost/models/training_costs.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/evaluate/evaluation.hpp>
 #include <hetsched/model/layer.hpp>
 #include <hetsched/model/transformer.hpp>
 #include <hetsched/plan/plan.hpp>
@@ -47,6 +51,26 @@ struct priced_model {
 /// Throws: as costs_name.
 [[nodiscard]] std::vector<std::string> priced_by_whole_layers(const cluster& hardware, const priced_model& model);
 
+/// What is known of a subcluster's devices by their operators, and the costs of a model do not use.
+struct unused_calibration {
+  enum class cause {
+    class_speeds,  ///< speeds of classes of operators, of devices that are priced by whole layers
+    whole_layers,  ///< a calibration, of devices that are priced by whole layers, or of a model without operators
+    corrected      ///< a calibration beside a correction, which corrects what datasheets say
+  };
+  int subcluster = 0;
+  cause why = cause::whole_layers;
+  friend bool operator==(const unused_calibration&, const unused_calibration&) = default;
+};
+
+/// The first calibration, or speed of classes of operators, that would go unused without a word; none: all are used, or costs
+/// that know none were asked for: measured ones, and for calibrations the analytic formulas. Throws: as costs_name.
+[[nodiscard]] std::optional<unused_calibration> find_unused_calibration(const cluster& hardware, const priced_model& model);
+
+/// Where somebody measured what such costs say, in training by the stack of the options; none of costs with a correction, which
+/// is the user's own. `trains`: else of inference. Throws: as costs_name and basis_of.
+[[nodiscard]] std::vector<like_cases> like_cases_of(const cluster& hardware, const priced_model& model, bool trains = true);
+
 /// Operations of one sample, forward and backward; 0 where the model is not known.
 [[nodiscard]] double flops_per_sample(const priced_model& model);
 
@@ -66,6 +90,15 @@ struct priced_model {
 /// Why no stage can have costs at a microbatch size, as it was not measured; empty where some can.
 /// Throws: as replica_costs_on where it is of a replica_profile; else nothing.
 [[nodiscard]] std::string lacking_costs(const cluster& hardware, const priced_model& model, int microbatch_size);
+
+/// What a plan is worth by a model's costs: evaluate, by the costs of all its sizes, also of context and expert degrees beyond
+/// those that the options offer to planners. Throws: as costs_on and evaluate.
+[[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, const priced_model& model, plan p);
+
+/// What to know of a plan's costs from a replica_profile, as sentences: stages whose sizes were not measured, and sums of
+/// gradients that count as free, as the profile does not tell their bytes. None for other costs. Throws: as replica_costs_on, as
+/// validate of a plan, and for a stage that the profile has no costs for.
+[[nodiscard]] std::vector<std::string> profile_remarks(const cluster& hardware, const priced_model& model, const plan& p);
 
 /// What a plan remembers of its costs. Throws: as costs_name.
 [[nodiscard]] plan_setting setting_of(const cluster& hardware, const priced_model& model);

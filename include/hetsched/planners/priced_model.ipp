@@ -13,6 +13,9 @@
 #include <hetsched/cost/models/hexiscale_costs.hpp>
 #include <hetsched/cost/models/tile_cost.hpp>
 #include <hetsched/cost/questions/describe.hpp>
+#include <hetsched/evaluate/evaluate.hpp>
+#include <hetsched/plan/stage_parts.hpp>
+#include <hetsched/plan/validate.hpp>
 #include <hetsched/planners/priced_model.hpp>
 
 namespace hetsched {
@@ -101,6 +104,32 @@ HETSCHED_INLINE std::vector<std::string> priced_by_whole_layers(const cluster& h
   return names;
 }
 
+HETSCHED_INLINE std::optional<unused_calibration> find_unused_calibration(const cluster& hardware, const priced_model& model) {
+  if (detail::is_measured(model)) return {};
+  const bool by_operators = costs_name(hardware, model) == "tile";
+  const auto first = [&](unused_calibration::cause why, auto&& unused) -> std::optional<unused_calibration> {
+    for (std::size_t k = 0; k < hardware.subclusters.size(); ++k)
+      if (unused(hardware.subclusters[k].device)) return unused_calibration{static_cast<int>(k), why};
+    return {};
+  };
+  const auto by_whole_layers = [&](const device& d) { return !by_operators || !known_by_operators(d); };
+  const auto is_calibrated = [](const device& d) { return !(d.calibration == device_calibration{}); };
+  using cause = unused_calibration::cause;
+  auto found =
+      first(cause::class_speeds, [&](const device& d) { return d.class_speeds != device{}.class_speeds && by_whole_layers(d); });
+  if (found || model.options.formulas == cost_formulas::analytic) return found;
+  if (model.options.correction) found = first(cause::corrected, is_calibrated);
+  return found ? found : first(cause::whole_layers, [&](const device& d) { return is_calibrated(d) && by_whole_layers(d); });
+}
+
+HETSCHED_INLINE std::vector<like_cases> like_cases_of(const cluster& hardware, const priced_model& model, bool trains) {
+  if (model.options.correction) return {};
+  auto basis = detail::is_measured(model) ? cost_basis::profile : basis_of(hardware);
+  if (basis != cost_basis::profile && costs_name(hardware, model) != "tile" && basis != cost_basis::anchored)
+    basis = cost_basis::layers;
+  return cases_like(basis, trains ? std::string_view(model.options.stack.name) : "inference");
+}
+
 HETSCHED_INLINE double flops_per_sample(const priced_model& model) {
   if (const auto* const known = std::get_if<transformer>(&model.model))
     return training_flops(make_chain(*known, model.options.cut));
@@ -160,6 +189,43 @@ HETSCHED_INLINE std::string lacking_costs(const cluster& hardware, const priced_
   return (model.profile_name.empty() ? "the profile" : model.profile_name) + " has no costs for microbatches of " +
          std::to_string(microbatch_size) + (microbatch_size == 1 ? " sample" : " samples") +
          " on this cluster: " + detail::sizes_text(costs);
+}
+
+HETSCHED_INLINE outcome<evaluation> evaluate(const cluster& hardware, const priced_model& model, plan p) {
+  auto wide = model;
+  for (const auto& line : p.pipelines)
+    for (const auto& s : line.stages) {
+      wide.options.max_context = std::max(wide.options.max_context, s.degrees.context);
+      wide.options.max_expert = std::max(wide.options.max_expert, s.degrees.expert);
+    }
+  const evaluate_options options{.flops_per_sample = flops_per_sample(model), .arithmetic = model.options.precision};
+  return evaluate(hardware, costs_on(hardware, wide), std::move(p), options);
+}
+
+HETSCHED_INLINE std::vector<std::string> profile_remarks(const cluster& hardware, const priced_model& model, const plan& p) {
+  std::vector<std::string> found;
+  const auto* const measured = std::get_if<replica_profile>(&model.instead);
+  if (!measured) return found;
+  validate(hardware, p, static_cast<int>(measured->layers.size()));
+  bool free_sums = false;
+  for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
+    const auto& line = p.pipelines[l];
+    for (std::size_t i = 0; i < line.stages.size(); ++i)
+      for (const auto& part : parts_of(line.stages[i], line.microbatch_size)) {
+        const auto costs = detail::naming_profile(model, [&] { return replica_costs_on(hardware, model, part.samples); });
+        const auto sizes = costs.sizes(part.where);
+        const bool summed = line.stages[i].degrees.data > 1 || !p.gradient_sync.empty();
+        free_sums = free_sums || (costs.lacks_gradients(part.where) && summed);
+        if (!sizes.extrapolated()) continue;
+        const std::string high = sizes.high == sizes.low ? "" : " and " + std::to_string(sizes.high);
+        found.push_back(stage_name(p, l, i) + ": the costs of " + std::to_string(sizes.samples) +
+                        " samples on a replica are extrapolated from " + std::to_string(sizes.low) + high);
+      }
+  }
+  if (free_sums)
+    found.push_back((model.profile_name.empty() ? "the profile" : model.profile_name) +
+                    " tells no gradient_bytes: adding up the gradients of replicas counts as free");
+  return found;
 }
 
 HETSCHED_INLINE plan_setting setting_of(const cluster& hardware, const priced_model& model) {

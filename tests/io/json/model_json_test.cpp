@@ -672,6 +672,12 @@ TEST_CASE("a config.json's quantization_config: bits of weights, and what engine
   CHECK(compressed(R"({"num_bits": 4, "type": "int", "group_size": 128})", "null") == std::pair(4.15625, none));
   CHECK(compressed(R"({"num_bits": 8, "type": null})", R"({"num_bits": 8, "type": null})") == std::pair(8.0, int8));
   CHECK(compressed(R"({"type": "float"})", R"({"type": "float", "num_bits": null})") == std::pair(0.0, none));
+  // Products in 8 bits go with 16 otherwise.
+  for (const auto& [wide, products] : {std::pair{precision::bf16, fp8}, {precision::fp32, none}, {precision::tf32, none}})
+    CHECK(parse_model(R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+      "intermediate_size": 128, "vocab_size": 100, "quantization_config": {"quant_method": "fp8"}})",
+                      "x.json", {.sequence = 64, .dtype = wide})
+              .products == products);
 }
 
 TEST_CASE("a transformer by its features is what a config of such features is") {

@@ -428,6 +428,12 @@ TEST_CASE("plan.json: a plan for inference has its own figures, and no backward"
   CHECK(std::get<inference_plan_file>(back) == inference_plan_file{p, {"a"}, {2}});
   CHECK_THROWS_WITH_AS(static_cast<void>(parse_plan(text, "plan.json")),
                        "plan.json: a plan with the objective latency is for inference: it has no iteration", file_error);
+  // What plays and draws pipelines takes batches as microbatches, and nobody takes them for training.
+  const folder at;
+  write_file(at / "plan.json", text);
+  const auto drawn = read_pipelines(at / "plan.json").plan;
+  CHECK(drawn.pipelines == std::vector{forward_pipeline(p)});
+  CHECK_THROWS_AS(static_cast<void>(objective_of(drawn)), input_error);
   const auto changed = [&](const std::string& from, const std::string& to) {
     auto other = text;
     other.replace(other.find(from), from.size(), to);

@@ -26,12 +26,13 @@ struct model_options {
 struct model_file {
   layer_chain chain;
   hetsched::precision precision = hetsched::precision::fp16;
-  std::optional<transformer> family{};      ///< what the chain was cut from; none for explicit layers
-  double weight_bits = 0;                   ///< of weights in inference, where the file tells; 0: as the precision has it
-  double cache_bits = 0;                    ///< the same of keys and values
-  std::optional<number_format> products{};  ///< of linear layers in inference, where the file tells: see inference_options
-  std::vector<std::string> remarks{};       ///< what of a Hugging Face config was guessed or left out
-  bool stored_as_fp32 = false;  ///< precision is fp32 as a Hugging Face config says so, which is how weights are stored
+  std::optional<transformer> family{};  ///< what the chain was cut from; none for explicit layers
+  double weight_bits = 0;               ///< of weights in inference, where the file tells; 0: as the precision has it
+  double cache_bits = 0;                ///< the same of keys and values
+  /// Of linear layers in inference, where the file tells and the precision has 16 bits: see inference_options.
+  std::optional<number_format> products{};
+  std::vector<std::string> remarks{};  ///< what of a Hugging Face config was guessed or left out
+  bool stored_as_fp32 = false;         ///< precision is fp32 as a Hugging Face config says so, which is how weights are stored
   friend bool operator==(const model_file&, const model_file&) = default;
 };
 

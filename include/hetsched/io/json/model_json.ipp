@@ -275,6 +275,7 @@ inline void read_biases(const json_value& value, transformer& m) {
   if (read.weight_bits == 0) read.weight_bits = quantized_bits(config.place);
   read.products = quantized_products(top);
   if (!read.products) read.products = quantized_products(config.place);
+  if (read.precision == precision::fp32 || read.precision == precision::tf32) read.products.reset();
   read.stored_as_fp32 = dtype && !options.dtype && read.precision == precision::fp32;
   read.remarks = std::move(config.remarks);
   return read;

@@ -47,8 +47,8 @@ using any_plan_file = std::variant<plan_file, inference_plan_file>;
 /// Reads a plan.json of training. Throws file_error, also for one of inference.
 [[nodiscard]] inline plan_file read_plan(const std::string& path) { return parse_plan(read_text(path), path); }
 
-/// Reads what plays, cuts and draws pipelines needs of a plan.json of either kind: of one for inference its forward_pipeline.
-/// Throws file_error.
+/// Reads what plays, cuts and draws pipelines needs of a plan.json of either kind: of one for inference its forward_pipeline, and
+/// the objective, by which evaluate and objective_of refuse it. Throws file_error.
 [[nodiscard]] plan_file read_pipelines(const std::string& path);
 
 /// The plan of a file with its subclusters counted as in a cluster. Throws file_error, naming the stage, where a subcluster or a

@@ -483,6 +483,7 @@ HETSCHED_INLINE plan_file read_pipelines(const std::string& path) {
   auto& served = std::get<inference_plan_file>(file);
   plan_file result{.plan = {}, .subclusters = std::move(served.subclusters), .device_counts = std::move(served.device_counts)};
   result.plan.planner = served.plan.planner;
+  result.plan.objective = served.plan.objective;
   result.plan.pipelines.push_back(forward_pipeline(served.plan));
   result.plan.setting = std::move(served.plan.setting);
   return result;
