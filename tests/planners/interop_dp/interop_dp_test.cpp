@@ -267,7 +267,8 @@ TEST_CASE("additive fast path equals the general path; naming the classes of pri
   int feasible = 0, told = 0;
   for (int n = 0; n < std::max(200 / sweep_share, 20); ++n) {
     CAPTURE(n);
-    auto given = random_instance(random, {.layers = layers, .subclusters = 3, .devices = devices, .prices_by_degrees = n % 2 == 0});
+    auto given =
+        random_instance(random, {.layers = layers, .subclusters = 3, .devices = devices, .prices_by_degrees = n % 2 == 0});
     given.options.warmup = n % 4 == 3    ? warmup_rule::exact
                            : n % 40 == 1 ? warmup_rule::eager
                            : n % 40 == 2 ? warmup_rule::one_f_one_b
