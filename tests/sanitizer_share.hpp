@@ -27,11 +27,14 @@ inline constexpr int sanitizer_slowdown = sanitizer_share > 1 ? 3 : 1;
 /// Where an instance is a search, they run one in so many.
 inline constexpr int search_share = sanitizer_share > 1 ? 40 : 1;
 
-/// Tests whose instances take minutes together run one in this many of them; all of them in a build with HETSCHED_TEST_SWEEPS.
+/// Tests whose instances take minutes together run one in sweep_share of them, those whose instances take seconds together one in
+/// bulk_share; all of them in a build with HETSCHED_TEST_SWEEPS.
 #ifdef HETSCHED_TEST_SWEEPS
-inline constexpr int sweep_share = 1;
+inline constexpr bool sweeps = true;
+inline constexpr int sweep_share = 1, bulk_share = 1;
 #else
-inline constexpr int sweep_share = sanitizer_share > 1 ? 80 : 10;
+inline constexpr bool sweeps = false;
+inline constexpr int sweep_share = sanitizer_share > 1 ? 80 : 10, bulk_share = sanitizer_share > 1 ? 100 : 4;
 #endif
 
 /// One in sanitizer_share of a list.

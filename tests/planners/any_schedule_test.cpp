@@ -72,7 +72,7 @@ void compare(const instance& given, const Costs& costs, double haste) {
 
 TEST_CASE("the pipeline of the least bound on any schedule, against all pipelines") {
   random_source random(20261126);
-  for (int n = 0; n < 2000 / sanitizer_share; ++n) {
+  for (int n = 0; n < 2000 / search_share; ++n) {
     auto given = random_instance(random, {.layers = 6, .subclusters = 3, .devices = 3, .prices_by_degrees = n % 3 == 0});
     CAPTURE(n);
     const auto replay = text(given);

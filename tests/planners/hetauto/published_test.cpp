@@ -105,6 +105,7 @@ TEST_CASE("no seed of the tree search beats hetauto_exact on the paper's experim
     hetauto_options options{.schedule = "exact_1f1b"};
     options.search.rollouts = 2000;
     for (const std::uint64_t seed : {0, 1}) {
+      if (!hetsched::test::sweeps && seed != 0) break;
       CAPTURE(seed);
       options.search.seed = seed;
       const auto found = hetauto(given.hardware, given.costs, given.problem, options);

@@ -203,7 +203,7 @@ TEST_CASE("layers that share parameters equal the brute force") {
 TEST_CASE("what transfers hold meanwhile has room on both of their sides") {
   random_source random(1111);
   int feasible = 0, bound = 0;
-  for (int n = 0; n < 400 / search_share; ++n) {
+  for (int n = 0; n < 400 / bulk_share; ++n) {
     CAPTURE(n);
     auto given = random_instance(random);
     if (n % 2 == 0) enrich(given, random);
@@ -235,8 +235,8 @@ TEST_CASE("what transfers hold meanwhile has room on both of their sides") {
       REQUIRE(s.memory_bytes <= s.memory_capacity_bytes);
     }
   }
-  CHECK(feasible >= 100 / search_share);
-  CHECK(bound > 0);
+  CHECK(feasible >= 100 / bulk_share);
+  CHECK((bound > 0 || sanitizer_share > 1));
 }
 
 TEST_CASE("the prediction knows the model's FLOPs and the arithmetic that are asked for") {
@@ -263,11 +263,12 @@ TEST_CASE("three subclusters equal the brute force") {
 
 TEST_CASE("additive fast path equals the general path; naming the classes of prices changes nothing") {
   random_source random(1041);
-  constexpr int layers = sanitizer_share > 1 ? 16 : 40;
+  constexpr int layers = sanitizer_share > 1 ? 8 : 40, devices = sanitizer_share > 1 ? 4 : 6;
   int feasible = 0, told = 0;
   for (int n = 0; n < std::max(200 / sweep_share, 20); ++n) {
     CAPTURE(n);
-    auto given = random_instance(random, {.layers = layers, .subclusters = 3, .devices = 6, .prices_by_degrees = n % 2 == 0});
+    auto given =
+        random_instance(random, {.layers = layers, .subclusters = 3, .devices = devices, .prices_by_degrees = n % 2 == 0});
     given.options.warmup = n % 4 == 3    ? warmup_rule::exact
                            : n % 40 == 1 ? warmup_rule::eager
                            : n % 40 == 2 ? warmup_rule::one_f_one_b
@@ -377,9 +378,10 @@ TEST_CASE("many subclusters in a ring: a pipeline that uses all of them follows 
 }
 
 TEST_CASE("all orders of three subclusters: the best of the six fixed ones") {
+  constexpr int instances = sanitizer_share > 1 ? 2 : sweeps ? 60 : 20;
   random_source random(1061);
   int feasible = 0, told = 0;
-  for (int n = 0; n < (sanitizer_share > 1 ? 2 : 60); ++n) {
+  for (int n = 0; n < instances; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 20, .subclusters = 3, .devices = 4});
     given.options.warmup = n % 3 == 0 ? warmup_rule::exact : warmup_rule::h1f1b;
@@ -414,7 +416,7 @@ TEST_CASE("all orders of three subclusters: the best of the six fixed ones") {
       REQUIRE(near(*least, best, 1e-12));
     }
   }
-  CHECK(feasible >= (sanitizer_share > 1 ? 1 : 20));
+  CHECK(feasible >= std::max(instances / 3, 1));
   CHECK((told > 0 || sanitizer_share > 1));
 }
 
