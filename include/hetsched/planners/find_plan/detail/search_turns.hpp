@@ -100,10 +100,10 @@ class search_turns {
   /// many.
   [[nodiscard]] bool suit() const {
     constexpr int many_devices = 1024;
-    return request_.spent && planner_.name == planners().front().name &&
-           hardware_.device_count() > 1 && hardware_.device_count() <= many_devices &&
-           !schedule_of(request_) && request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) &&
-           !request_.mixed_stages && !request_.use_all_devices && !request_.target;
+    return request_.spent && planner_.name == planners().front().name && hardware_.device_count() > 1 &&
+           hardware_.device_count() <= many_devices && !schedule_of(request_) &&
+           request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) && !request_.mixed_stages &&
+           !request_.use_all_devices && !request_.target;
   }
 
   /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far; between
@@ -200,6 +200,7 @@ class search_turns {
     for (const int size : sizes)
       if (request_.spent() < before + of_looks && go_on()) first_look(size, before + of_looks, one_each ? singles_ : rows_);
     limit_to(times_looks * (request_.spent() - before));
+    try_first_plan();
     if (one_each) take_turn(0.3, singles_);
     take_turn(0.05, alike_);
     take_turn(0.3, rows_);
