@@ -72,7 +72,8 @@ class search_turns {
         planner_(planner),
         choice_(request.how),
         few_(hardware.device_count() <= well_looked_at),
-        shares_(request.spent && hardware.device_count() <= looked_at_in_turns && shares_parameters(hardware, costs, request)) {
+        shares_(request.spent && hardware.device_count() <= looked_at_in_turns && shares_parameters(hardware, costs, request)),
+        evenly_(shares_ && hardware.device_count() > few_devices) {
     choice_.schedule.clear();
     choice_.known.clear();
     const interop_options one{.warmup = request_.how.warmup, .epsilon = request_.how.epsilon, .prove = false};
@@ -98,17 +99,17 @@ class search_turns {
   /// Whether other planners have turns before the search, which comes late to what they find in little time where devices are
   /// many.
   [[nodiscard]] bool suit() const {
-    // Up to few devices the search itself begins with the others' plans; where layers share parameters, it comes late to these.
-    constexpr int few_devices = 16, few_of_shared = 4, many_devices = 1024;
-    return request_.spent && planner_.name == planners().front().name &&
-           hardware_.device_count() > (shares_ ? few_of_shared : few_devices) && hardware_.device_count() <= many_devices &&
-           !schedule_of(request_) && request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) &&
-           !request_.mixed_stages && !request_.use_all_devices && !request_.target;
+    constexpr int many_devices = 1024;
+    return request_.spent && planner_.name == planners().front().name && hardware_.device_count() > 1 &&
+           hardware_.device_count() <= many_devices && !schedule_of(request_) &&
+           request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) && !request_.mixed_stages &&
+           !request_.use_all_devices && !request_.target;
   }
 
   /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far; between
   /// them that plan is improved by small changes, which none of them makes of another's.
   void take() {
+    if (hardware_.device_count() <= few_devices) return take_among_few();
     const double before = request_.spent();
     const auto tables = first_looks();
     // With so little time that few sizes are known, the search looks at the others.
@@ -116,9 +117,7 @@ class search_turns {
       first_cut_ = true;
       return;
     }
-    // Where looks take little of the budget, the search itself has enough of it.
-    constexpr double times_looks = 20;
-    of_budget_ = std::min(1.0, times_looks * (request_.spent() - before));
+    limit_to(20 * (request_.spent() - before));
     if (shares_) take_turn(0.25, rows_);
     // Of one kind, equal stages are as good as copies of unlike ones.
     take_turn_of_all(few_ ? 0.12 : hardware_.subclusters.size() == 1 ? 0.05 : 0.1, copies_);
@@ -169,9 +168,13 @@ class search_turns {
  private:
   using search_of = std::function<outcome<plan>(price_book&, const planning_problem&)>;
 
+  static constexpr int few_devices = 16;
   static constexpr int looked_at_in_turns = 32;  // devices: of more, a search of rows of stages takes longer than its turn
   static constexpr int well_looked_at = 128;     // devices
   static constexpr double little = 0.04;
+
+  // Where what comes first takes little of the budget, the search itself has enough of it.
+  void limit_to(double share) { of_budget_ = std::min(1.0, share); }
 
   [[nodiscard]] bool go_on() const { return !request_.go_on || request_.go_on(); }
   [[nodiscard]] double least() const { return best_ ? objective_of(*best_) : infinity; }
@@ -187,6 +190,32 @@ class search_turns {
     first_cut_ = !hurried.go_on();
   }
 
+  /// The same where devices are few, of which single ones are soon placed.
+  void take_among_few() {
+    constexpr double of_looks = 0.1, times_looks = 400;  // looks take next to nothing
+    const auto sizes = sizes_with_costs(request_);
+    if (sizes.empty()) return;
+    const bool one_each = book_of(sizes.front()).costs().additive() && request_.how.warmup == warmup_rule::exact;
+    const double before = request_.spent();
+    for (const int size : sizes)
+      if (request_.spent() < before + of_looks && go_on()) first_look(size, before + of_looks, one_each ? singles_ : rows_);
+    limit_to(times_looks * (request_.spent() - before));
+    try_first_plan();
+    if (one_each) take_turn(0.3, singles_);
+    take_turn(0.05, alike_);
+    take_turn(0.3, rows_);
+    take_turn(0.05, partitions_);
+    improve(0.05);
+  }
+
+  /// What a search finds at once. Returns its iteration.
+  double first_look(int size, double last, const search_of& search) {
+    auto problem = problem_of(request_, size);
+    problem.progress = [](const search_progress&) { return false; };
+    problem.go_on = [&] { return request_.spent() < last && go_on(); };
+    return keep_met(size, search(book_of(size), problem));
+  }
+
   /// First looks tell the sizes apart; where they become worse and worse, larger ones hardly help. Partitions take no tables:
   /// where one is soon made, all sizes have one first, and rows are looked at in the order of these. Returns what the first look
   /// at rows took, with its tables; nothing if the time was too short for some sizes.
@@ -196,12 +225,6 @@ class search_turns {
     double tables = infinity, best_s = infinity;
     int worse = 0;
     std::size_t known = 0;
-    const auto look = [&](int size, double last, const search_of& search) {
-      auto problem = problem_of(request_, size);
-      problem.progress = [](const search_progress&) { return false; };
-      problem.go_on = [&] { return request_.spent() < last && go_on(); };
-      return keep_met(size, search(book_of(size), problem));
-    };
     const auto judge = [&](double own_s) {
       worse = own_s > hardly() * best_s ? worse + 1 : 0;
       best_s = std::min(best_s, own_s);
@@ -212,7 +235,7 @@ class search_turns {
       if (worse == 2 || request_.spent() > start + 0.2 || !go_on()) break;
       if (size != order.front() && !soon) break;
       const double before = request_.spent();
-      judge(look(size, soon ? start + 0.2 : start + quick, partitions_));
+      judge(first_look(size, soon ? start + 0.2 : start + quick, partitions_));
       if (size == order.front()) soon = request_.spent() - before < quick;
     }
     if (soon) std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return met_of(a) < met_of(b); });
@@ -222,9 +245,9 @@ class search_turns {
     for (const int size : order) {
       const double before = request_.spent();
       if (worse == 2 || before > begun + 0.2 || !go_on()) break;
-      double own_s = look(size, begun + 0.4, rows_);
+      double own_s = first_look(size, begun + 0.4, rows_);
       if (!(tables < infinity)) tables = request_.spent() - before;
-      if (!soon) own_s = std::min(own_s, look(size, begun + 0.4, partitions_));
+      if (!soon) own_s = std::min(own_s, first_look(size, begun + 0.4, partitions_));
       judge(own_s);
       ++known;
     }
@@ -242,9 +265,9 @@ class search_turns {
     for (std::size_t k = 0; k < sizes.size(); ++k) {
       const int size = sizes[k];
       const double left = end - request_.spent();
-      if ((left < 0.1 * share && !shares_) || !go_on()) break;
+      if ((left < 0.1 * share && !evenly_) || !go_on()) break;
       // Some is left for the next ones, and as much where first looks say little.
-      const double own_end = end - left * (shares_ ? 1 - 1.0 / static_cast<double>(sizes.size() - k) : 0.3);
+      const double own_end = end - left * (evenly_ ? 1 - 1.0 / static_cast<double>(sizes.size() - k) : 0.3);
       auto problem = problem_of(request_, size);
       problem.go_on = [&] { return request_.spent() < own_end && go_on(); };
       if (best_) problem.beat = sums_below * objective_of(*best_);
@@ -358,6 +381,7 @@ class search_turns {
   planner_choice choice_;
   bool few_;     // devices
   bool shares_;  // see shares_parameters; where there is a time budget
+  bool evenly_;  // whether a turn's sizes have equal times
   search_of partitions_, rows_, alike_, copies_, singles_, whole_;
   std::optional<plan> best_;
   std::map<int, double> met_;        // the least iteration that was met, of a size

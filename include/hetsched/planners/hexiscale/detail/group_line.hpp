@@ -220,6 +220,10 @@ class line_builder {
         const auto& choice = costs_[c];
         const double room = choice.room - (over ? 2 * static_cast<double>(over->extra_bytes) : 0.0);
         const double waits = over && asked_.serial_transfers ? over->round_trip_s() : 0;
+        // One that holds as many layers as the best in time, or not at all.
+        if (const double least = costs_.least_s(c, best.first, end);
+            least + waits > period || (best.choice >= 0 && best.first == first_allowed && least >= best.seconds))
+          continue;
         stage_cost cost;
         for (int l = end - 1; l >= first_allowed; --l) {
           costs_.grow(c, l, end, cost);

@@ -12,6 +12,7 @@
 #include <hetsched/cluster/submesh.hpp>
 #include <hetsched/core/function_ref.hpp>
 #include <hetsched/core/index.hpp>
+#include <hetsched/core/tolerances.hpp>
 #include <hetsched/cost/questions/price_book.hpp>
 
 namespace hetsched::detail {
@@ -23,6 +24,7 @@ struct stage_choice {
   double room = 0, scale = 1;               // bytes of a device for a stage's costs: see room_within
   double whole_s = 0;                       // of all layers
   std::span<const stage_cost> layers = {};  // of additive models
+  std::vector<double> until_s = {};         // of them: what all layers before each one take
 };
 
 /// What a book says of stages on single nodes and of transfers between them.
@@ -62,6 +64,12 @@ class machine_costs {
       if (c.owner == index || c.layer == index) drop_copies(so_far, {index, last}, {&c, 1});
   }
 
+  /// What a stage takes at the least; 0 of models that are not additive.
+  [[nodiscard]] double least_s(int choice, int first, int last) const {
+    const auto& until = (*this)[choice].until_s;
+    return until.empty() ? 0 : (at(until, last) - at(until, first)) * (1 - tolerance::sums);
+  }
+
   /// The boundary before layer `cut`.
   [[nodiscard]] const transfer_cost& transfer(int cut, int from, int to, proximity near) const {
     return book_.transfer(cut - 1, (*this)[from].in_book, (*this)[to].in_book, near);
@@ -74,14 +82,15 @@ class machine_costs {
       stage_choice choice{book_[p].where, p, book_[p].memory.room, book_[p].memory.scale};
       if (book_.additive()) {
         choice.layers = book_.layers_on(p);
-        for (const auto& cost : choice.layers) choice.whole_s += cost.total_s();
+        choice.until_s.push_back(0);
+        for (const auto& cost : choice.layers) choice.until_s.push_back(choice.whole_s += cost.total_s());
         const auto no_better = [&](int known) { return no_worse((*this)[known], choice); };
         if (std::any_of(found.choices.begin(), found.choices.end(), no_better)) continue;
       } else {
         choice.whole_s = book_.stage(p, {0, layers()}).total_s();
       }
       found.choices.push_back(static_cast<int>(choices_.size()));
-      choices_.push_back(choice);
+      choices_.push_back(std::move(choice));
     }
     if (!found.choices.empty()) sizes.push_back(std::move(found));
   }

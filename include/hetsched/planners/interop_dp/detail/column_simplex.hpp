@@ -78,6 +78,12 @@ class column_simplex {
       sum += (static_cast<int>(r) < exact_ ? prices_[r] : std::min(0.0, prices_[r])) * wanted_[r];
     return sum;
   }
+  /// What the columns in use cost, and what is missed: no less than the least.
+  [[nodiscard]] double cost() const {
+    double sum = 0;
+    for (std::size_t r = 0; r < rows_; ++r) sum += basis_[r].cost * std::max(0.0, values_[r]);
+    return sum;
+  }
   /// Calls f(which column, how often) for those in use; columns are counted as they entered, from 0 on.
   template <class F>
   void for_each_used(F f) const {

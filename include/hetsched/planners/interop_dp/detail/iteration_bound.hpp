@@ -160,7 +160,7 @@ class iteration_bound {
   struct cheapest {
     double cost = 0;  // at the least: rent, and a microbatch for each that it does less than the most
     double rent = 0;  // of these devices
-    std::vector<double> devices;
+    std::vector<double> devices = {};
   };
 
   static constexpr float unknown = -1;
@@ -331,8 +331,10 @@ class iteration_bound {
     std::size_t found = 0;
     const auto most_found = problem_.devices.size();
     const auto smaller = [](const range& a, const range& b) { return a.most < b.most; };
+    const auto ways = [&](const range& r) { return r.longest / std::max(r.shortest, 1e-3 * seconds); };
+    const auto halves_ways = [&](const range& r) { return ways(r) > narrow && ways(r) >= static_cast<double>(r.high) / r.low; };
     const auto add = [&](range r) {
-      r.by = cheapest_pipeline({seconds, r.low, r.high, r.shortest, r.longest}, rents);
+      r.by = cheapest_pipeline({seconds, r.low, r.high, r.shortest, r.longest}, rents, halves_ways(r));
       r.most = r.by.cost < infinity ? r.high / std::max(r.by.cost, 1e-300) : 0;
       if (!(r.most > 1)) return;
       open.push_back(std::move(r));
@@ -347,8 +349,7 @@ class iteration_bound {
       std::pop_heap(open.begin(), open.end(), smaller);
       const auto r = std::move(open.back());
       open.pop_back();
-      const double ways = r.longest / std::max(r.shortest, 1e-3 * seconds), counts = static_cast<double>(r.high) / r.low;
-      if (ways > narrow && ways >= counts) {
+      if (halves_ways(r)) {
         const double middle = std::sqrt(std::max(r.shortest, 1e-3 * seconds) * r.longest);
         add({r.low, r.high, r.shortest, middle});
         add({r.low, r.high, middle, r.longest});
@@ -387,14 +388,55 @@ class iteration_bound {
         shares_[c] += known ? at(of_kind, kind) * n / all : double(n) / problem_.layers;
   }
 
-  // The least cost of a pipeline, in fractions of stages.
-  [[nodiscard]] cheapest cheapest_pipeline(const program& now, const std::vector<double>& rents) {
+  // The least cost of a pipeline, in fractions of stages. Where that is no less than the most microbatches, something in between;
+  // `roughly`: where it is less, too.
+  [[nodiscard]] cheapest cheapest_pipeline(const program& now, const std::vector<double>& rents, bool roughly) {
+    const double enough = -1e-10 * begin(now, rents);  // reduced costs above this count as none
+    std::vector<choice> best(problem_.devices.size());
+    double least_reduced = -infinity;  // of all ways to run a stage, at the last prices
+    for (int steps = 0; steps < most_steps; ++steps) {
+      for (int slacks = 0; slacks < 2 * zones_ && simplex_.enter_slack(); ++slacks) {
+      }
+      if (const double cost = simplex_.cost(); roughly && cost < now.most * safely) return {.cost = cost};
+      price_kinds(now.seconds);
+      // What other programs took, and what was nearly taken, first.
+      best.front() = {enough};
+      for (const auto* ways : {&recent_, &tried_})
+        for (const auto& [p, what] : *ways) offer(now, p, what, rents, best.front());
+      if (best.front().placement >= 0 && enter(now, best.front())) continue;
+      std::fill(best.begin(), best.end(), choice{enough});
+      for (const int p : open_) offer_all(now, p, rents, at(best, at(problem_.placements, p).subcluster));
+      std::sort(best.begin(), best.end(), [](const choice& a, const choice& b) { return a.reduced < b.reduced; });
+      const double least = best.front().reduced;
+      if (const double cost = least_cost(least); cost >= now.most) return {.cost = cost};
+      bool entered = false;
+      for (const auto& b : best) {
+        if (b.placement < 0 || !enter(now, b)) continue;
+        entered = true;
+        recent_.push_back({b.placement, b.what});
+      }
+      if (entered) continue;
+      least_reduced = least;
+      break;
+    }
+    cheapest found;
+    found.cost = std::max(0.0, least_cost(least_reduced));
+    found.devices.assign(problem_.devices.size(), 0.0);
+    simplex_.for_each_used([&](int column_index, double often) {
+      const auto& placed = at(problem_.placements, at(entered_, column_index));
+      at(found.devices, placed.subcluster) += often * placed.devices;
+    });
+    for (std::size_t k = 0; k < rents.size(); ++k) found.rent += rents[k] * found.devices[k];
+    return found;
+  }
+
+  // A program without stages. Returns what it costs to miss a layer.
+  double begin(const program& now, const std::vector<double>& rents) {
     ++programs_;
     const auto& [seconds, m, most, fastest, reach] = now;
     const double longest = seconds / m;  // stage
     zones_ = m == 1 ? 1 : static_cast<int>(std::clamp(reach / longest, 1.0, double{most_zones}));
     width_ = reach / zones_;
-    const auto kinds = layers_of_kind_.size();
     std::vector<double> wanted;
     for (const int n : layers_of_kind_) wanted.push_back(n);
     for (int z = 0; z < zones_; ++z) {
@@ -404,60 +446,33 @@ class iteration_bound {
     double dearest = 0;
     for (std::size_t k = 0; k < rents.size(); ++k) dearest = std::max(dearest, rents[k] * problem_.devices[k]);
     const double penalty = 10 * dearest + microbatches_;
-    simplex_.begin(wanted, static_cast<int>(kinds), penalty);
-    std::vector<int> made;  // placements
-    const auto enter = [&](const choice& b) {
-      const auto& placed = at(problem_.placements, b.placement);
-      const auto& what = contents_[b.what];
-      column_.cost = b.cost;
-      column_.entries.clear();
-      for (const auto& [kind, n] : what.of) column_.entries.push_back({kind, static_cast<double>(n)});
-      const double t = time_of(b.placement, what.layers);
-      for (int z = b.zone; z < zones_; ++z)
-        column_.entries.push_back({static_cast<int>(kinds) + z, (t + at(least_way_, placed.transfer_class)) / seconds});
-      if (!simplex_.enter(column_)) return false;
-      made.push_back(b.placement);
-      return true;
-    };
-    // Reduced costs above this count as none.
-    const double enough = -1e-10 * penalty;
-    std::vector<choice> best(problem_.devices.size());
-    double least_reduced = -infinity;  // of all ways to run a stage, at the last prices
-    for (int steps = 0; steps < most_steps; ++steps) {
-      for (int slacks = 0; slacks < 2 * zones_ && simplex_.enter_slack(); ++slacks) {
-      }
-      price_kinds(seconds);
-      // What other programs took, first.
-      best.front() = {enough};
-      for (const auto& [p, what] : recent_) offer(now, p, what, rents, best.front());
-      if (best.front().placement >= 0 && enter(best.front())) continue;
-      std::fill(best.begin(), best.end(), choice{enough});
-      for (const int p : open_) offer_all(now, p, rents, at(best, at(problem_.placements, p).subcluster));
-      std::sort(best.begin(), best.end(), [](const choice& a, const choice& b) { return a.reduced < b.reduced; });
-      const double least = best.front().reduced;
-      bool entered = false;
-      for (const auto& b : best) {
-        if (b.placement < 0 || !enter(b)) continue;
-        entered = true;
-        recent_.push_back({b.placement, b.what});
-      }
-      if (entered) continue;
-      least_reduced = least;
-      break;
-    }
+    simplex_.begin(std::move(wanted), static_cast<int>(layers_of_kind_.size()), penalty);
+    entered_.clear();
+    tried_.clear();
     std::sort(recent_.begin(), recent_.end());
     recent_.erase(std::unique(recent_.begin(), recent_.end()), recent_.end());
     if (recent_.size() > most_recent) recent_.clear();
-    // No pipeline has more stages than layers, so it costs no less than this.
-    cheapest found;
-    found.cost = std::max(0.0, (simplex_.dual_cost() + problem_.layers * least_reduced) * safely);
-    found.devices.assign(problem_.devices.size(), 0.0);
-    simplex_.for_each_used([&](int column_index, double often) {
-      const auto& placed = at(problem_.placements, at(made, column_index));
-      at(found.devices, placed.subcluster) += often * placed.devices;
-    });
-    for (std::size_t k = 0; k < rents.size(); ++k) found.rent += rents[k] * found.devices[k];
-    return found;
+    return penalty;
+  }
+
+  // Takes a way to run a stage into the program. Returns false where it would not help.
+  bool enter(const program& now, const choice& c) {
+    const auto& placed = at(problem_.placements, c.placement);
+    const auto& what = contents_[c.what];
+    const int kinds = static_cast<int>(layers_of_kind_.size());
+    column_.cost = c.cost;
+    column_.entries.clear();
+    for (const auto& [kind, n] : what.of) column_.entries.push_back({kind, static_cast<double>(n)});
+    const double taken = time_of(c.placement, what.layers) + at(least_way_, placed.transfer_class);
+    for (int z = c.zone; z < zones_; ++z) column_.entries.push_back({kinds + z, taken / now.seconds});
+    if (!simplex_.enter(column_)) return false;
+    entered_.push_back(c.placement);
+    return true;
+  }
+
+  // What a pipeline costs at the least where no stage has a smaller reduced cost, of at most 0: none has more stages than layers.
+  [[nodiscard]] double least_cost(double least_reduced) const {
+    return (simplex_.dual_cost() + problem_.layers * least_reduced) * safely;
   }
 
   // Prices of kinds of layers and zones, and what contents are worth.
@@ -482,12 +497,15 @@ class iteration_bound {
 
   [[nodiscard]] double time_of(int p, layer_range layers) const { return table_.time(p, layers.first, layers.last) * safely; }
 
-  // A way to run a stage, if its reduced cost is less than that of `own`.
-  void offer(const program& now, int p, std::size_t c, const std::vector<double>& rents, choice& own) {
+  // A way to run a stage, if its reduced cost is less than that of `own`. Returns whether it is.
+  bool offer(const program& now, int p, std::size_t c, const std::vector<double>& rents, choice& own) {
     const auto& placed = at(problem_.placements, p);
     const double rent = at(rents, placed.subcluster) * placed.devices;
-    if (!(rent - worth_[c] < own.reduced)) return;
+    if (!(rent - worth_[c] < own.reduced)) return false;
     const double t = time_of(p, contents_[c].layers);
+    // The last zone is the cheapest.
+    const double taken = t + at(least_way_, placed.transfer_class);
+    if (!(rent - worth_[c] + at(zone_price_, zones_ - 1) * taken < own.reduced)) return false;
     double latest = now.seconds - now.fewest * t;
     auto& update = updates_[as_size(p) * contents_.size() + c];
     for (bool asked = update != unknown;; asked = true) {
@@ -496,12 +514,12 @@ class iteration_bound {
         const double free = latest + shared_ - double{update};
         latest = free < 0 ? -1 : forward_share_ > 0 ? std::min(latest, free / forward_share_) : latest;
       }
-      if (latest < 0) return;
+      if (latest < 0) return false;
       const auto best = in_best_zone(now, p, c, rent, t, latest, own.reduced);
-      if (best.placement < 0) return;
+      if (best.placement < 0) return false;
       if (asked) {
         own = best;
-        return;
+        return true;
       }
       double end = std::max(0.0, costs_.update(contents_[c].layers, placed.where));
       if (reductions_)
@@ -548,7 +566,7 @@ class iteration_bound {
       const auto first = at(of_length_, length - 1), last = at(of_length_, length);
       looked_at_ += static_cast<std::int64_t>(last - first);
       for (auto c = first; c < last; ++c)
-        if (rent - worth_[c] < own.reduced) offer(now, p, c, rents, own);
+        if (rent - worth_[c] < own.reduced && offer(now, p, c, rents, own)) tried_.push_back({p, c});
     }
   }
 
@@ -611,8 +629,9 @@ class iteration_bound {
   double width_ = 0;
   column_simplex simplex_;
   column_simplex::column column_;
-  std::vector<double> zone_price_, most_worth_;      // by zone; by length, at most
-  std::vector<std::pair<int, std::size_t>> recent_;  // placements and contents that programs took
+  std::vector<int> entered_;                                 // placements of the program's columns
+  std::vector<double> zone_price_, most_worth_;              // by zone; by length, at most
+  std::vector<std::pair<int, std::size_t>> recent_, tried_;  // placements and contents that programs took; for a time the best
   std::vector<pooled> pool_;
   std::vector<double> rents_;
   std::int64_t looked_at_ = 0, programs_ = 0;

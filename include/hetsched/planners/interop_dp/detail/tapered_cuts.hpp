@@ -202,6 +202,7 @@ class tapered_cuts {
     if (back_[0] > 0) return false;
     least_.assign((count + 1) * row_, infinity);
     to_.resize((count + 1) * row_);
+    beyond_.resize(row_);
     least_[count * row_ + as_size(layers)] = 0;
     for (std::size_t i = count; i-- > 0;) {
       const int p = placements[i];
@@ -209,16 +210,24 @@ class tapered_cuts {
       const double* behind = least_.data() + (i + 1) * row_;
       double* here = least_.data() + i * row_;
       int* to = to_.data() + i * row_;
+      for (int last = back_[i + 1]; last <= front_[i + 1]; ++last) {
+        auto& beyond = at(beyond_, last);
+        beyond = {.carry = behind[last]};
+        if (i + 1 == count || !(beyond.carry < infinity)) continue;
+        const auto& c = way(placements, i, last);
+        beyond.round_trip = c.round_trip;
+        if (c.occupied > period) beyond.carry = infinity;  // or there is no link
+      }
+      const auto* sums = table_.prefix(p);
       for (int first = back_[i]; first <= front_[i]; ++first)
         for (int last = std::max(first + 1, back_[i + 1]); last <= front_[i + 1]; ++last) {
-          const double t = table_.time(p, first, last);
+          const double t = sums[last].time - sums[first].time;
           if (t > limit_[i]) break;
           ++looked_at_;
-          const double rest = behind[last];
-          if (!(rest < infinity)) continue;
-          const auto c = i + 1 < count ? way(placements, i, last) : transfer_price{};
-          if (c.occupied > period) continue;  // or there is no link
-          const auto step = unchecked::exact_step(t, c.round_trip, limit_[i], rest);
+          const auto& [rest, round_trip] = beyond_[as_size(last)];
+          // The carry is no less.
+          if (!((t + round_trip) / limit_[i] + rest < here[first])) continue;
+          const auto step = unchecked::exact_step(t, round_trip, limit_[i], rest);
           if (!(step.carry < here[first])) continue;
           const double flying = std::min(std::ceil(step.warmup * fill_ - 0.5), static_cast<double>(microbatches_));
           if (table_.memory(p, first, last, std::max(flying, std::min<double>(step.warmup, microbatches_))) > room) continue;
@@ -247,6 +256,10 @@ class tapered_cuts {
   std::vector<transfer_price> way_;  // at the least: [from][to][kind of boundary]
   double taper_ = 0, fill_ = 1;
   int microbatches_ = 1;
+  struct behind_cut {
+    double carry = infinity, round_trip = 0;
+  };
+  std::vector<behind_cut> beyond_;      // by last layer
   std::vector<double> limit_, least_;   // of a stage's time; what warm-ups carry: [stage][first layer]
   std::vector<int> front_, back_, to_;  // where stages reach; the best end: [stage][first layer]
   std::vector<interop_stage> stages_;
