@@ -26,6 +26,7 @@ class period_bound {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
       if (!problem.placements[p].dominated) open_.push_back(static_cast<int>(p));
     find_ways();
+    find_cheap();
     const auto count = problem.devices.size();
     if (count <= most_listed) {
       for (unsigned set = 1; set < 1u << count; ++set) {
@@ -64,7 +65,7 @@ class period_bound {
     return std::max(least * (1 - tolerance::rounding), 0.0);  // a bound in spite of rounding
   }
 
-  /// Ends of stages looked at so far.
+  /// Ends of stages looked at so far, those of placements that are never the cheapest included.
   [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
 
   /// At the period of the last call, and for the choice of subclusters with the least bound: the least cost, rent and transfers
@@ -151,6 +152,27 @@ class period_bound {
     for (std::size_t c = 0; c < onward_.size(); ++c) {
       auto& most = at(dearest_, problem_.class_subcluster[c]);
       most = std::max(most, onward_[c]);
+    }
+  }
+
+  // Those that may be the cheapest at some period: with one microbatch in flight, most ways of saving memory drop out.
+  void find_cheap() {
+    const auto row = as_size(problem_.layers + 1);
+    std::vector<int> ends(open_.size() * row);  // of the longest stages in memory, by placement and first layer
+    for (std::size_t j = 0; j < open_.size(); ++j)
+      table_.furthest(open_[j], infinity, at(problem_.placements, open_[j]).capacity, 1, ends.data() + j * row);
+    const auto no_worse = [&](std::size_t a, std::size_t b) {
+      const auto &one = at(problem_.placements, open_[a]), &other = at(problem_.placements, open_[b]);
+      if (one.transfer_class != other.transfer_class || one.devices > other.devices) return false;
+      const auto *x = table_.prefix(open_[a]), *y = table_.prefix(open_[b]);
+      for (std::size_t l = 0; l + 1 < row; ++l)
+        if (x[l + 1].time - x[l].time > y[l + 1].time - y[l].time || ends[a * row + l] < ends[b * row + l]) return false;
+      return true;
+    };
+    for (std::size_t j = 0; j < open_.size(); ++j) {
+      bool cheap = true;
+      for (std::size_t i = 0; i < open_.size() && cheap; ++i) cheap = i == j || !no_worse(i, j) || (i > j && no_worse(j, i));
+      if (cheap) cheap_.push_back(j);
     }
   }
 
@@ -311,11 +333,12 @@ class period_bound {
       std::size_t head = 0, size = 0;
     };
     std::vector<row> rows;
-    for (std::size_t j = 0; j < open_.size(); ++j)
+    for (const auto j : cheap_)
       if (at(c.has, at(problem_.placements, open_[j]).subcluster))
         rows.push_back(
             {j, table_.prefix(open_[j]), nearest_.data() + j * (layers + 1), windows_.data() + j * layers, fixed_cost(c, j)});
-    looked_at_ += static_cast<std::int64_t>(rows.size() * layers);
+    for (const int p : open_)
+      if (at(c.has, at(problem_.placements, p).subcluster)) looked_at_ += problem_.layers;
     cost_[0] = 0;
     for (std::size_t e = 1; e <= layers; ++e) {
       double least = infinity;
@@ -350,6 +373,7 @@ class period_bound {
   const interop_problem& problem_;
   const stage_prices& table_;
   std::vector<int> open_;                               // placements
+  std::vector<std::size_t> cheap_;                      // in open_
   std::vector<double> onward_;                          // by transfer class
   std::vector<double> dearest_;                         // of them, by subcluster
   std::vector<std::vector<transfer_price>> crossings_;  // [from][to]: none worse than another
