@@ -226,39 +226,47 @@ class period_bound {
     return *std::min_element(least.begin() + static_cast<std::ptrdiff_t>(set * count), least.end());
   }
 
-  // Of a choice: the best of the rents tried, from those of the last period on.
-  [[nodiscard]] double latency(choice& c, double enough) {
+  // Whether a choice's subclusters may be left out.
+  [[nodiscard]] bool may_leave_out(const choice& c) const { return problem_.devices.size() > most_listed && c.size() > 1; }
+
+  // What a choice's ways between subclusters cost at the least; infinity if there are none. Of those that may be left out `way`
+  // is what each one costs besides.
+  [[nodiscard]] double between(const choice& c, std::vector<double>& way) const {
     const auto count = problem_.devices.size();
-    double between = 0;
-    std::vector<double> way(count, 0.0);  // of a subcluster that may be left out
-    const bool may_leave_out = count > most_listed && c.size() > 1;
-    if (may_leave_out) {
+    const bool some = may_leave_out(c);
+    double sum = 0;
+    way.assign(count, 0.0);
+    if (some) {
       // All but the last are left once.
       if (std::none_of(leave_.begin(), leave_.end(), [](double s) { return s < infinity; })) return infinity;
-      double most = 0;
-      for (std::size_t k = 0; k < count; ++k) {
-        way[k] = leave_[k] < infinity ? leave_[k] : 0;
-        most = std::max(most, way[k]);
-      }
-      between = -most;
+      for (std::size_t k = 0; k < count; ++k) way[k] = leave_[k] < infinity ? leave_[k] : 0;
+      sum = -*std::max_element(way.begin(), way.end());
     } else {
-      between = path(c);
-      if (!(between < infinity)) return infinity;
+      sum = path(c);
     }
     // One way onward less in each: its last stage's next one lies elsewhere, or there is none.
     for (std::size_t k = 0; k < count; ++k)
-      if (may_leave_out)
+      if (some)
         way[k] -= dearest_[k];
       else if (c.has[k])
-        between -= dearest_[k];
+        sum -= dearest_[k];
+    return sum;
+  }
 
+  // Of a choice: the best of the rents tried, from those of the last period on.
+  [[nodiscard]] double latency(choice& c, double enough) {
+    const auto count = problem_.devices.size();
+    const bool some = may_leave_out(c);
+    std::vector<double> way;
+    const double ways = between(c, way);
+    if (!(ways < infinity)) return infinity;
     // A path's cost, less the rents of all devices; `used` becomes a subgradient: the path's devices less those that there are.
     const auto evaluate = [&] {
-      double bound = shortest_path(c, used_) + between;
+      double bound = shortest_path(c, used_) + ways;
       for (std::size_t k = 0; k < count; ++k) {
         if (!c.has[k]) continue;
         const double rest = way[k] - c.rent[k] * problem_.devices[k];
-        if (rest < 0 || !may_leave_out) {
+        if (rest < 0 || !some) {
           bound += rest;
           used_[k] -= problem_.devices[k];
         }
