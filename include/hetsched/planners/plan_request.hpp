@@ -57,7 +57,7 @@ struct plan_request {
   /// so far or first_plan's, if that is better: time budgets and cancellation live here. Once false, it must stay so.
   std::function<bool()> go_on = {};
   /// The share of a time budget that is spent, where go_on keeps one: 0 at first, 1 where go_on ends the search, and more while
-  /// sends_go_on holds; asked often. On 17 to 1,024 devices the default planner then begins with turns of other planners, each
+  /// sends_go_on holds; asked often. On 2 to 1,024 devices the default planner then begins with turns of other planners, each
   /// for its share of the budget; what is searched for sends has shares past 1; and the plan depends on this function.
   std::function<double()> spent = {};
   /// Asked often where go_on has ended a search that has no plan, and first_plan finds none on a part of the cluster: whether to

@@ -106,7 +106,7 @@ tally stop_many(std::uint64_t seed, instance_limits limits, double enumeration =
 TEST_CASE("always a plan, and never worse with more steps") {
   const auto met = stop_many(3201, {.layers = 12, .subclusters = 3, .devices = 6});
   CHECK(met.feasible >= (sanitizer_share == 1 ? 200 : 100) / share);  // few instances vary more
-  CHECK(met.better >= 40 / share);
+  if (sanitizer_share == 1) CHECK(met.better >= 40 / share);
   CHECK(met.incomplete >= (sanitizer_share == 1 ? 200 : 100) / share);
 }
 

@@ -15,7 +15,7 @@
 using namespace hetsched;
 using namespace hetsched::test;
 
-TEST_CASE("of all sets of pipelines, the fastest: 2,000 small clusters") {
+TEST_CASE("of all sets of pipelines, the fastest, on small clusters") {
   random_source random(4101);
   int feasible = 0, several = 0, better = 0, complete = 0;
   for (int n = 0; n < 2000 / bulk_share; ++n) {

@@ -58,7 +58,7 @@ TEST_CASE("work shared out among devices by their speed is the bound where all l
 TEST_CASE("no set of pipelines takes less than its work") {
   random_source random(771);
   int close = 0, all = 0, longer = 0;
-  for (int n = 0; n < 40; ++n) {
+  for (int n = 0; n < (sweeps ? 100 : 40); ++n) {
     const auto given = random_instance(random, {.layers = 5, .subclusters = 2, .devices = 4, .prices_by_degrees = n % 3 == 0});
     INFO(text(given));
     const additive_costs costs{given.costs};

@@ -71,9 +71,9 @@ class search_turns {
         request_(request),
         planner_(planner),
         choice_(request.how),
-        few_(hardware.device_count() <= well_looked_at),
+        well_looked_at_(hardware.device_count() <= looked_at_well),
         shares_(request.spent && hardware.device_count() <= looked_at_in_turns && shares_parameters(hardware, costs, request)),
-        evenly_(shares_ && hardware.device_count() > few_devices) {
+        evenly_(shares_ && hardware.device_count() > quickly_placed) {
     choice_.schedule.clear();
     choice_.known.clear();
     const interop_options one{.warmup = request_.how.warmup, .epsilon = request_.how.epsilon, .prove = false};
@@ -96,8 +96,7 @@ class search_turns {
   search_turns(const search_turns&) = delete;
   search_turns& operator=(const search_turns&) = delete;
 
-  /// Whether other planners have turns before the search, which comes late to what they find in little time where devices are
-  /// many.
+  /// Whether other planners have turns before the search, which comes late to what they find in little time.
   [[nodiscard]] bool suit() const {
     constexpr int many_devices = 1024;
     return request_.spent && planner_.name == planners().front().name && hardware_.device_count() > 1 &&
@@ -109,7 +108,7 @@ class search_turns {
   /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far; between
   /// them that plan is improved by small changes, which none of them makes of another's.
   void take() {
-    if (hardware_.device_count() <= few_devices) return take_among_few();
+    if (hardware_.device_count() <= quickly_placed) return take_among_few();
     const double before = request_.spent();
     const auto tables = first_looks();
     // With so little time that few sizes are known, the search looks at the others.
@@ -120,14 +119,14 @@ class search_turns {
     limit_to(20 * (request_.spent() - before));
     if (shares_) take_turn(0.25, rows_);
     // Of one kind, equal stages are as good as copies of unlike ones.
-    take_turn_of_all(few_ ? 0.12 : hardware_.subclusters.size() == 1 ? 0.05 : 0.1, copies_);
+    take_turn_of_all(well_looked_at_ ? 0.12 : hardware_.subclusters.size() == 1 ? 0.05 : 0.1, copies_);
     try_first_plan();
-    take_turn(few_ ? 0.12 : 0.1, partitions_);
+    take_turn(well_looked_at_ ? 0.12 : 0.1, partitions_);
     improve(little);
     // hetauto_exact looks at all sets of subclusters.
     const bool many_sets = hardware_.subclusters.size() > 4;
     const auto& first = many_sets ? rows_ : alike_;
-    if (!few_) take_turn(0.4, first);
+    if (!well_looked_at_) take_turn(0.4, first);
     const auto sizes = sizes_with_costs(request_);
     const bool additive = !sizes.empty() && book_of(sizes.front()).costs().additive();
     // It takes tables and costs of all sizes.
@@ -137,14 +136,14 @@ class search_turns {
       take_tree_turn(of_tree);
       improve(little);
     }
-    if (few_) take_turn(0.18, first);
+    if (well_looked_at_) take_turn(0.18, first);
     improve(little);
     take_turn(0.12, many_sets ? alike_ : rows_);
     // Whether single devices are near the best is soon known.
-    const bool one_each = few_ && additive && request_.how.warmup == warmup_rule::exact;
+    const bool one_each = well_looked_at_ && additive && request_.how.warmup == warmup_rule::exact;
     if (one_each && take_turn(0.03, singles_) < 1.5 * least()) take_turn(0.12, singles_);
     improve(0.1);
-    if (few_) take_turn(0.1, whole_);
+    if (well_looked_at_) take_turn(0.1, whole_);
   }
 
   /// The best plan so far; none before there is one.
@@ -168,9 +167,8 @@ class search_turns {
  private:
   using search_of = std::function<outcome<plan>(price_book&, const planning_problem&)>;
 
-  static constexpr int few_devices = 16;
   static constexpr int looked_at_in_turns = 32;  // devices: of more, a search of rows of stages takes longer than its turn
-  static constexpr int well_looked_at = 128;     // devices
+  static constexpr int looked_at_well = 128;     // devices
   static constexpr double little = 0.04;
 
   // Where what comes first takes little of the budget, the search itself has enough of it.
@@ -190,9 +188,9 @@ class search_turns {
     first_cut_ = !hurried.go_on();
   }
 
-  /// The same where devices are few, of which single ones are soon placed.
+  /// As take, where devices are few, of which single ones are soon placed.
   void take_among_few() {
-    constexpr double of_looks = 0.1, times_looks = 400;  // looks take next to nothing
+    constexpr double of_looks = 0.1, times_looks = 150;  // looks take next to nothing
     const auto sizes = sizes_with_costs(request_);
     if (sizes.empty()) return;
     const bool one_each = book_of(sizes.front()).costs().additive() && request_.how.warmup == warmup_rule::exact;
@@ -379,9 +377,9 @@ class search_turns {
   const plan_request& request_;
   const planner_entry& planner_;
   planner_choice choice_;
-  bool few_;     // devices
-  bool shares_;  // see shares_parameters; where there is a time budget
-  bool evenly_;  // whether a turn's sizes have equal times
+  bool well_looked_at_;  // devices
+  bool shares_;          // see shares_parameters; where there is a time budget
+  bool evenly_;          // whether a turn's sizes have equal times
   search_of partitions_, rows_, alike_, copies_, singles_, whole_;
   std::optional<plan> best_;
   std::map<int, double> met_;        // the least iteration that was met, of a size

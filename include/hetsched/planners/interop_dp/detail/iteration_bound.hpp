@@ -388,8 +388,8 @@ class iteration_bound {
         shares_[c] += known ? at(of_kind, kind) * n / all : double(n) / problem_.layers;
   }
 
-  // The least cost of a pipeline, in fractions of stages. Where that is no less than the most microbatches, something in between;
-  // `roughly`: where it is less, too.
+  // The least cost of a pipeline, in fractions of stages. Where that is no less than the most microbatches: any bound on it that
+  // is no less, without devices. `roughly`: where it is less, any cost that is less, without devices.
   [[nodiscard]] cheapest cheapest_pipeline(const program& now, const std::vector<double>& rents, bool roughly) {
     const double enough = -1e-10 * begin(now, rents);  // reduced costs above this count as none
     std::vector<choice> best(problem_.devices.size());
@@ -404,6 +404,7 @@ class iteration_bound {
       for (const auto* ways : {&recent_, &tried_})
         for (const auto& [p, what] : *ways) offer(now, p, what, rents, best.front());
       if (best.front().placement >= 0 && enter(now, best.front())) continue;
+      if (tried_.size() > most_recent) tried_.clear();
       std::fill(best.begin(), best.end(), choice{enough});
       for (const int p : open_) offer_all(now, p, rents, at(best, at(problem_.placements, p).subcluster));
       std::sort(best.begin(), best.end(), [](const choice& a, const choice& b) { return a.reduced < b.reduced; });

@@ -22,9 +22,13 @@ namespace hetsched::detail {
 /// together, where those whose rent is below their way are left out.
 class period_bound {
  public:
-  period_bound(const interop_problem& problem, const stage_prices& table) : problem_(problem), table_(table) {
+  period_bound(const interop_problem& problem, const stage_prices& table)
+      : problem_(problem), table_(table), open_in_(problem.devices.size()) {
     for (std::size_t p = 0; p < problem.placements.size(); ++p)
-      if (!problem.placements[p].dominated) open_.push_back(static_cast<int>(p));
+      if (!problem.placements[p].dominated) {
+        open_.push_back(static_cast<int>(p));
+        ++at(open_in_, problem.placements[p].subcluster);
+      }
     find_ways();
     find_cheap();
     const auto count = problem.devices.size();
@@ -345,8 +349,8 @@ class period_bound {
       if (at(c.has, at(problem_.placements, open_[j]).subcluster))
         rows.push_back(
             {j, table_.prefix(open_[j]), nearest_.data() + j * (layers + 1), windows_.data() + j * layers, fixed_cost(c, j)});
-    for (const int p : open_)
-      if (at(c.has, at(problem_.placements, p).subcluster)) looked_at_ += problem_.layers;
+    for (std::size_t k = 0; k < c.has.size(); ++k)
+      if (c.has[k]) looked_at_ += open_in_[k] * std::int64_t{problem_.layers};
     cost_[0] = 0;
     for (std::size_t e = 1; e <= layers; ++e) {
       double least = infinity;
@@ -381,6 +385,7 @@ class period_bound {
   const interop_problem& problem_;
   const stage_prices& table_;
   std::vector<int> open_;                               // placements
+  std::vector<int> open_in_;                            // how many, by subcluster
   std::vector<std::size_t> cheap_;                      // in open_
   std::vector<double> onward_;                          // by transfer class
   std::vector<double> dearest_;                         // of them, by subcluster

@@ -105,6 +105,10 @@ class tapered_cuts {
   [[nodiscard]] std::int64_t looked_at() const { return looked_at_; }
 
  private:
+  struct behind_cut {
+    double carry = infinity, round_trip = 0;
+  };
+
   // Moves single cuts by a few layers as long as that helps: a block of some layers is often cut at one of its ends only.
   void shift_cuts(played_stages& best, int microbatches) {
     constexpr int furthest = 4;
@@ -256,9 +260,6 @@ class tapered_cuts {
   std::vector<transfer_price> way_;  // at the least: [from][to][kind of boundary]
   double taper_ = 0, fill_ = 1;
   int microbatches_ = 1;
-  struct behind_cut {
-    double carry = infinity, round_trip = 0;
-  };
   std::vector<behind_cut> beyond_;      // by last layer
   std::vector<double> limit_, least_;   // of a stage's time; what warm-ups carry: [stage][first layer]
   std::vector<int> front_, back_, to_;  // where stages reach; the best end: [stage][first layer]
