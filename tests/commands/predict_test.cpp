@@ -298,6 +298,16 @@ TEST_CASE("stages of unlike devices are planned, priced and predicted alike; sha
   CAPTURE(measured.errors);
   CHECK(measured.status == 2);
   CHECK(measured.errors.find("of version 1, holds the costs of one number") != std::string::npos);
+  // What is wrong with a profile is not said of the plan.
+  stage.erase("shares");
+  w.put("plan.json", text.dump());
+  w.put("profile.json", R"({"format": "hetsched/profile", "version": 1, "layers": [{"name": "x", "boundary_bytes": 8}], "costs": [
+    {"subcluster": "w", "nodes": 1, "devices": 4, "forward_s": [1], "backward_s": [2], "weight_bytes": [8], "activation_bytes": [8]}]})");
+  const auto unsuited = w.run("hetsched-predict --plan plan.json --cluster cluster.json --profile profile.json");
+  CAPTURE(unsuited.errors);
+  CHECK(unsuited.status == 2);
+  CHECK(unsuited.errors.find("profile.json: /costs/0/subcluster") != std::string::npos);
+  CHECK(unsuited.errors.find("plan.json") == std::string::npos);
 }
 
 TEST_CASE("exposed transfers and collectives are told apart from the bubble; both directions' stages count in memory") {
