@@ -300,6 +300,29 @@ TEST_CASE("stages of unlike devices are planned, priced and predicted alike; sha
   CHECK(measured.errors.find("of version 1, holds the costs of one number") != std::string::npos);
 }
 
+TEST_CASE("a profile that does not suit the cluster is told from a plan that it has no costs for") {
+  const workplace w;
+  fill(w);
+  auto text = nlohmann::json::parse(plan_text);
+  auto& stages = text["pipelines"][0]["stages"];
+  stages.erase(1);
+  stages[0]["layers"] = {0, 0};
+  stages[0]["transfer_s"] = 0;
+  w.put("plan.json", text.dump());
+  const auto errors_of = [&](const std::string& subcluster, int devices) {
+    w.put(
+        "profile.json",
+        R"({"format": "hetsched/profile", "version": 1, "layers": [{"name": "x", "boundary_bytes": 8}], "costs": [{"subcluster": ")" +
+            subcluster + R"(", "nodes": 1, "devices": )" + std::to_string(devices) +
+            R"(, "forward_s": [1], "backward_s": [2], "weight_bytes": [8], "activation_bytes": [8]}]})");
+    const auto found = w.run("hetsched-predict --plan plan.json --cluster cluster.json --profile profile.json");
+    CHECK(found.status == 2);
+    return found.errors;
+  };
+  CHECK(errors_of("gone", 4).starts_with("hetsched-predict: profile.json: /costs/0/subcluster"));
+  CHECK(errors_of("v", 2).starts_with("hetsched-predict: plan.json: stage 0: there are no costs for these degrees"));
+}
+
 TEST_CASE("exposed transfers and collectives are told apart from the bubble; both directions' stages count in memory") {
   const workplace w;
   fill(w);

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <climits>
 #include <string>
 
 #include <hetsched/cluster/catalogue.hpp>
@@ -55,6 +56,31 @@ TEST_CASE("find_inference_plan: for throughput as many batches in flight as are 
   CHECK(find_inference_plan(hardware, model, {.served = request.served})->in_flight == 1);
 }
 
+TEST_CASE("find_inference_plan: a search that ends before all numbers in flight were tried has proved nothing of them") {
+  const auto hardware = serving_pool();
+  const auto model = served_llama();
+  serving_request request{.served = {.prompt_tokens = 128, .output_tokens = 16}, .objective = plan_objective::throughput};
+  request.in_flight = 1;
+  int asked = 0, most_asked = INT_MAX;
+  request.go_on = [&] { return ++asked <= most_asked; };
+  const auto one = find_inference_plan(hardware, model, request);
+  REQUIRE(one);
+  REQUIRE(one->evidence->complete);
+  CHECK_FALSE(one->evidence->stopped);
+  request.in_flight = 0;
+  for (const int further : {0, 1}) {  // not begun, and refused as stopped
+    CAPTURE(further);
+    most_asked = (most_asked == INT_MAX ? asked : most_asked) + further;
+    asked = 0;
+    const auto ended = find_inference_plan(hardware, model, request);
+    REQUIRE(ended);
+    CHECK(ended->in_flight == 1);
+    CHECK(ended->stages == one->stages);
+    CHECK(ended->evidence->stopped);
+    CHECK_FALSE(ended->evidence->complete);
+  }
+}
+
 TEST_CASE("find_inference_plan: more batches in flight only as far as their caches leave room for the layers") {
   auto hardware = serving_pool();
   const auto model = served_llama();
@@ -93,10 +119,8 @@ TEST_CASE("find_inference_plan: what ends before there is a plan has one of a fe
   CHECK(none.why_not().why == refusal::kind::stopped);
   request.wait_for_first = {};
   const auto waited = find_inference_plan(hardware, model, request);
-  if (waited)
-    CHECK(waited->stages.size() == 3);
-  else
-    CHECK(waited.why_not().why == refusal::kind::stopped);
+  REQUIRE(waited);
+  CHECK(waited->stages.size() == 3);
 }
 
 TEST_CASE("find_inference_plan: a model told by its layers makes forwards") {
@@ -115,6 +139,7 @@ TEST_CASE("find_inference_plan: a model told by its layers makes forwards") {
   CHECK(found->setting.sequence == 0);
   CHECK_THROWS_AS((void)inference_costs_on(hardware, model, {}), input_error);
   CHECK_THROWS_AS((void)forward_costs_on(hardware, served_llama(), 1), input_error);
+  CHECK_THROWS_AS((void)forward_costs_on(hardware, {.model = chain, .instead = profile{}}, 1), input_error);
 }
 
 TEST_CASE("inference_costs_on: costs of training are none of inference, and what devices lack is named") {

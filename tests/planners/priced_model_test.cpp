@@ -16,6 +16,7 @@
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/model/families.hpp>
 #include <hetsched/plan/validate.hpp>
+#include <hetsched/planners/find_plan.hpp>
 
 using namespace hetsched;
 
@@ -238,6 +239,19 @@ TEST_CASE("a plan is worth what the costs of its sizes and degrees say, whatever
   REQUIRE(told);
   CHECK(found->plan == told->plan);
   CHECK(found->plan.predicted.mfu > 0);
+}
+
+TEST_CASE("a plan is worth what its search says, also where gradients are added up over the batch") {
+  const auto hardware = one_of_each();
+  priced_model model{.model = small_gpt()};
+  model.options.stack = *find_training_stack("ddp");
+  REQUIRE(memory_in(model.options.stack, model.options.precision, 2).accumulation_bytes > 0);
+  const auto found = find_plan(hardware, model, {.global_batch = 8, .microbatch_size = 2, .planner = "uniform"});
+  REQUIRE(found);
+  const auto told = evaluate(hardware, model, *found);
+  REQUIRE(told);
+  CHECK(told->plan.predicted.iteration_s == found->predicted.iteration_s);
+  CHECK(told->plan.pipelines == found->pipelines);  // with the memory of stages
 }
 
 TEST_CASE("remarks on a plan by a profile: sizes that were not measured, and sums of gradients that are free") {

@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -98,6 +97,17 @@ TEST_CASE("what-if plans in one call: losing devices gains nothing, of a planner
   CHECK(found->all.pipelines == left->pipelines);
   CHECK(found->left[0]->pipelines == left->pipelines);
   CHECK(objective_of(found->all) <= objective_of(*found->left[1]));
+  // The same by iterations with the sends that plans are chosen by.
+  auto held_up = request;
+  held_up.sends = send_mode::blocking;
+  const auto alone_held_up = find_plan(hardware, model, held_up), sent = find_plan_without(hardware, losses[0], model, held_up);
+  REQUIRE(alone_held_up);
+  REQUIRE(sent);
+  REQUIRE(alone_held_up->pipelines != sent->pipelines);
+  const auto found_held_up = find_what_if_plans(hardware, losses, model, held_up);
+  REQUIRE(found_held_up);
+  CHECK(found_held_up->all.pipelines == sent->pipelines);
+  CHECK(found_held_up->left[0]->pipelines == sent->pipelines);
   auto all = request;
   all.use_all_devices = true;
   const auto as_asked = find_what_if_plans(hardware, losses, model, all);

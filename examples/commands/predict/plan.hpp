@@ -324,9 +324,8 @@ inline outcome<evaluation> evaluate_on(const cluster& on, const hetsched::plan& 
                                        const plan_arguments& given, const cluster& hardware) {
   try {
     return evaluate(on, source.priced(), planned);
-  } catch (const file_error&) {
-    throw;
   } catch (const input_error& wrong) {
+    if (source.measured()) (void)source.costs(on, planned.pipelines.front().microbatch_size);  // or the profile is wrong
     const bool replicas = source.measured() && !source.of_shapes();
     throw file_error(given.plan, {}, wrong.what() + (replicas ? " (" + source.measured_text(hardware) + ")" : ""));
   }

@@ -16,16 +16,18 @@ namespace hetsched {
 
 /// What find_inference_plan is asked for.
 struct serving_request {
-  /// The requests, how many go together, and in how many bits. Of costs of one's own only the batch counts, which they have, too.
+  /// The requests, how many go together, and in how many bits. Of costs of one's own only the batch is used, which must be that
+  /// of the costs; of a priced_model, precision and cut are the model's.
   inference_options served = {};
   plan_objective objective = plan_objective::latency;  ///< or throughput
   int in_flight = 0;  ///< batches whose caches are held at once; 0: one, or for throughput as many as are best
   int stages = 0;     ///< how many; 0: as many as are best
   bool use_all_devices = false;
-  plan_setting setting = {};                                  ///< what the costs are of, for the plan to remember
+  plan_setting setting = {};  ///< what the costs are of, for the plan to remember; a priced_model tells it
   std::function<void(const search_progress&)> progress = {};  ///< told now and then
   /// Asked often, also before there is a plan; false ends the search at once, with the best plan so far or one that is soon
-  /// found, on a few devices: time budgets and cancellation live here. Once false, it must stay so.
+  /// found, on a few devices: time budgets and cancellation live here. Where there is none either, wait_for_first says whether
+  /// that is all. Once false, it must stay so.
   std::function<bool()> go_on = {};
   /// Asked often where go_on has ended a search that has no plan, and there is none on a few devices: whether to wait for the
   /// first plan on all of them. Not given: yes.
@@ -34,8 +36,9 @@ struct serving_request {
 
 /// The stages on single devices that serve best, by place_inference: with as many batches in flight as are asked for, or, for
 /// throughput, of 1, 2, 4 ... up to twice as many as there are devices, until their caches leave no room for the layers, the
-/// number that is best. Returns: the plan, evaluated; one on a few devices bounds nothing, as its evidence says. Refusals as of
-/// place_inference. Throws: as that, and for a negative number in flight. Determinism: by the arguments, unless go_on ends it.
+/// number that is best. Returns: the plan, evaluated; its bound is of plans with as many batches in flight, one on a few devices
+/// bounds nothing, and the evidence is incomplete where go_on has ended any of the searches. Refusals as of place_inference.
+/// Throws: as that, and for a negative number in flight. Determinism: by the arguments, unless go_on ends it.
 [[nodiscard]] outcome<inference_plan> find_inference_plan(const cluster& hardware, const any_cost_model& costs,
                                                           const serving_request& request);
 
@@ -54,11 +57,11 @@ struct serving_request {
                                                         inference_options served);
 
 /// Costs of serving requests that are one forward each, of a model told by its layers: those of forwards in training. Throws:
-/// input_error unless it is a chain of layers, as costs_on, and as forward_cost_model.
+/// input_error unless it is a chain of layers priced by formulas, as costs_on, and as forward_cost_model.
 [[nodiscard]] forward_cost_model<any_cost_model> forward_costs_on(const cluster& hardware, const priced_model& model, int batch);
 
 /// What a plan for such requests remembers of its costs: no stack, which is of training, and of a transformer the tokens of a
-/// request. Throws: as setting_of.
+/// request. Throws: input_error unless these are 2 to 2^24; as setting_of.
 [[nodiscard]] plan_setting inference_setting_of(const cluster& hardware, const priced_model& model,
                                                 const inference_options& served);
 

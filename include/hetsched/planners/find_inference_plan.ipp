@@ -31,6 +31,12 @@ inline void expect_known_by_operators(const subcluster& s) {
                     " lacks " + lacking + ", optional keys otherwise");
 }
 
+/// Throws: input_error where a model is priced by what was measured in training.
+inline void expect_unmeasured(const priced_model& model) {
+  if (std::holds_alternative<profile>(model.instead) || std::holds_alternative<replica_profile>(model.instead))
+    throw input_error("a profile holds costs of training, not of inference");
+}
+
 /// A plan where go_on has ended a search before it had one: of a few devices; or, unless nobody waits for it, of all.
 [[nodiscard]] inline outcome<inference_plan> first_inference_plan(const cluster& hardware, const any_cost_model& costs,
                                                                   const serving_request& request, inference_problem problem,
@@ -65,25 +71,34 @@ HETSCHED_INLINE outcome<inference_plan> find_inference_plan(const cluster& hardw
     return !request.go_on || request.go_on();
   };
   problem.go_on = request.go_on;
+  const auto is_ended = [&] { return request.go_on && !request.go_on(); };
   auto found = place_inference(hardware, costs, problem, {.stages = request.stages});
   if (!found && found.why_not().why == refusal::kind::stopped)
     found = detail::first_inference_plan(hardware, costs, request, problem, std::move(found));
   // More in flight keep more stages busy, until their caches take the memory that layers need.
   const bool as_many_as_are_best = request.in_flight == 0 && request.objective == plan_objective::throughput;
-  while (as_many_as_are_best && found && problem.in_flight <= hardware.device_count() && (!request.go_on || request.go_on())) {
+  bool stopped = found && !found->evidence->complete && is_ended();
+  while (as_many_as_are_best && found && !stopped && problem.in_flight <= hardware.device_count()) {
+    stopped = is_ended();
+    if (stopped) break;
     problem.in_flight *= 2;
     auto next = place_inference(hardware, costs, problem, {.stages = request.stages});
+    stopped = next ? !next->evidence->complete && is_ended() : next.why_not().why == refusal::kind::stopped;
     if (!next) break;
     if (objective_of(*next) < objective_of(*found)) found = std::move(next);
   }
-  if (found) found->setting = request.setting;
+  if (!found) return found;
+  found->setting = request.setting;
+  if (stopped) {
+    found->evidence->complete = false;
+    found->evidence->stopped = true;
+  }
   return found;
 }
 
 HETSCHED_INLINE inference_cost_model<> inference_costs_on(const cluster& hardware, const priced_model& model,
                                                           inference_options served) {
-  if (std::holds_alternative<profile>(model.instead) || std::holds_alternative<replica_profile>(model.instead))
-    throw input_error("a profile holds costs of training, not of inference");
+  detail::expect_unmeasured(model);
   if (model.options.correction) throw input_error("a correction is of training; inference is priced without");
   const auto* const known = std::get_if<transformer>(&model.model);
   if (!known || model.options.formulas == cost_formulas::analytic || std::holds_alternative<hexiscale_formulas>(model.instead))
@@ -97,6 +112,7 @@ HETSCHED_INLINE inference_cost_model<> inference_costs_on(const cluster& hardwar
 
 HETSCHED_INLINE forward_cost_model<any_cost_model> forward_costs_on(const cluster& hardware, const priced_model& model,
                                                                     int batch) {
+  detail::expect_unmeasured(model);
   const auto* const chain = std::get_if<layer_chain>(&model.model);
   if (!chain) throw input_error("forwards are priced of a chain of layers, and the model is none");
   return {costs_on(hardware, model, batch), *chain, batch};

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstddef>
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -96,14 +94,12 @@ namespace hetsched {
 /// The plan that loses least where each kind of device may be faster or slower than priced by request.device_bias: of the plans
 /// that are best in one of the cases (speed_cases), of all that these searches meet, and of neighbours of the best of them, see
 /// least_regret_plan. Its evidence is that of the search as priced. find_plan gives the same plan, and this what it is worth.
-/// `go_on`: asked in place of request.go_on, with how many cases have been searched; what is false for one case ends its search,
-/// and the next one has its turn. A case whose search is not to begin does not count. Not given: of the time that request.spent
-/// tells, up to 1, each case has an equal share, and so has the search among their plans.
+/// Of the time that request.spent tells, up to 1, each case has an equal share, and so has the search among their plans. A case
+/// whose search is not to begin, as there is no time left, does not count.
 /// Requires: request.device_bias and request.costs_on are given.
 /// Throws: input_error also for an objective other than the iteration.
 [[nodiscard]] outcome<unbiased_plan> find_unbiased_plan(const cluster& hardware, const plan_request& request,
-                                                        const planner_entry& planner,
-                                                        const std::function<bool(std::size_t searched)>& go_on = {});
+                                                        const planner_entry& planner);
 
 /// A plan under another schedule: with its layers or with such as suit schedules that keep more microbatches in flight; or, if
 /// `on_any_devices`, one pipeline on any devices that suits these: where they are faster by 0.1 % or more.

@@ -30,6 +30,7 @@
 #include <hetsched/planners/detail/quickly_placed.hpp>
 #include <hetsched/planners/find_plan.hpp>
 #include <hetsched/planners/find_plan/detail/search_turns.hpp>
+#include <hetsched/planners/find_plan/detail/sends_of.hpp>
 #include <hetsched/planners/first_plan.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hexiscale.hpp>
@@ -702,24 +703,6 @@ inline void validate(const plan_request& request) {
 
 namespace detail {
 
-// How the trainer sends, whatever the plan is chosen by.
-[[nodiscard]] inline send_mode trainer_sends(const plan_request& request) {
-  const auto& stack = request.setting.stack;
-  return request.sends.value_or(stack ? stack->sends : send_mode::asynchronous);
-}
-
-// The same as far as plans are chosen by it.
-[[nodiscard]] inline send_mode sends_of(const plan_request& request) {
-  return is_inference(request.objective) || request.how.published ? send_mode::asynchronous : trainer_sends(request);
-}
-
-// The iteration of a plan with its sends; infinity if it cannot be evaluated.
-[[nodiscard]] inline double sent_s(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
-                                   const plan& p, send_mode sends) {
-  const auto judged = evaluate(hardware, costs, p, {.epsilon = request.how.epsilon});
-  return judged ? iteration_under(*judged, sends_under(p, sends)) : infinity;
-}
-
 // Whether the k-th of so many searches may go on that follow the search: of a time budget they have nearly as much as it had.
 // Requires: the request outlives it.
 [[nodiscard]] inline std::function<bool(std::size_t k)> further_time(const plan_request& request, std::size_t count,
@@ -932,8 +915,7 @@ HETSCHED_INLINE outcome<plan> find_plan(const cluster& hardware, const costs_by_
 }
 
 HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardware, const plan_request& request,
-                                                          const planner_entry& planner,
-                                                          const std::function<bool(std::size_t searched)>& go_on) {
+                                                          const planner_entry& planner) {
   if (request.objective != plan_objective::iteration)
     throw input_error("a bias of devices is of iterations; the objective is " + std::string(name_of(request.objective)));
   if (!request.costs_on) throw input_error("a bias of devices needs costs on clusters of other speeds: costs_on");
@@ -948,10 +930,9 @@ HETSCHED_INLINE outcome<unbiased_plan> find_unbiased_plan(const cluster& hardwar
   };
   std::optional<plan> priced;
   std::size_t searched = 0;
-  if (go_on || request.spent) {
+  if (request.spent) {
     // Each case has its share of the time, and so has the search among their plans.
     one.go_on = [&, shares = 1 + static_cast<double>(cases.size())] {
-      if (go_on) return go_on(searched);
       return (!request.go_on || request.go_on()) && request.spent() <= static_cast<double>(1 + searched) / shares;
     };
     one.sends_go_on = {};  // then it is go_on

@@ -92,7 +92,8 @@ struct unused_calibration {
 [[nodiscard]] std::string lacking_costs(const cluster& hardware, const priced_model& model, int microbatch_size);
 
 /// What a plan is worth by a model's costs: evaluate, by the costs of all its sizes, also of context and expert degrees beyond
-/// those that the options offer to planners. Throws: as costs_on and evaluate.
+/// those that the options offer to planners, and of the plan's samples unless the options tell a batch. Throws: as costs_on and
+/// evaluate.
 [[nodiscard]] outcome<evaluation> evaluate(const cluster& hardware, const priced_model& model, plan p);
 
 /// What to know of a plan's costs from a replica_profile, as sentences: stages whose sizes were not measured, and sums of

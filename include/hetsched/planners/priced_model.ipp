@@ -2,7 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -198,6 +200,7 @@ HETSCHED_INLINE outcome<evaluation> evaluate(const cluster& hardware, const pric
       wide.options.max_context = std::max(wide.options.max_context, s.degrees.context);
       wide.options.max_expert = std::max(wide.options.max_expert, s.degrees.expert);
     }
+  if (wide.options.batch == 0) wide.options.batch = static_cast<int>(std::min<std::int64_t>(sample_count(p), INT_MAX));
   const evaluate_options options{.flops_per_sample = flops_per_sample(model), .arithmetic = model.options.precision};
   return evaluate(hardware, costs_on(hardware, wide), std::move(p), options);
 }

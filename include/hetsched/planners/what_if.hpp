@@ -23,7 +23,9 @@ struct what_if_plans {
 /// The plans of find_plan and, for each loss by itself, of find_plan_without, made to agree by share_plans: losing devices gains
 /// nothing. They are compared by their objective, iterations with the sends that they are chosen by. Plans that must use all
 /// devices, and those for devices that may be faster or slower, stay as they were found. All searches ask request.go_on, one
-/// after the other. Returns: else why there is no plan with all devices. Throws: as find_plan and find_plan_without. Example:
+/// after the other: of a time budget that it keeps, the first ones leave nothing to the others; whoever wants the whole of it for
+/// each calls find_plan, find_plan_without and share_plans. Returns: else why there is no plan with all devices. Throws: as
+/// find_plan and find_plan_without. Example:
 ///     const lost_devices losses[] = {{.subcluster = 0, .count = 1}, {.subcluster = 0, .count = 4}};
 ///     const auto found = find_what_if_plans(hardware, losses, model, {.global_batch = 256});
 ///     if (found && found->left[1]) std::printf("%g s for %g s\n", objective_of(*found->left[1]), objective_of(found->all));
@@ -32,9 +34,9 @@ struct what_if_plans {
 
 /// A plan without some devices is also one with them, and one that has no work for the last devices of a subcluster is one
 /// without these: searches that end before they have proved anything may have found the better one for others. Puts into each
-/// place the plan that is worth most of those that can be there; where that is another one, the evidence is still of the place's
-/// own search, and is incomplete. `worth`: what plans are compared by, less is better, asked once of each; not given:
-/// objective_of.
+/// place the best by `worth` of the plans that can be there; where that is another one, the evidence is still of the place's own
+/// search, and is incomplete, and in the place of a refusal there is none. `worth`: what plans are compared by, less is better,
+/// asked once of each; not given: objective_of.
 /// Requires: plans of one request, which may leave devices idle, told by the whole cluster.
 /// Throws: input_error unless there is an outcome for each loss; as without_devices, and as `worth`.
 void share_plans(const cluster& hardware, std::span<const lost_devices> losses, what_if_plans& plans,

@@ -11,10 +11,8 @@
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
 #include <hetsched/core/tolerances.hpp>
-#include <hetsched/evaluate/evaluate.hpp>
-#include <hetsched/evaluate/sends.hpp>
 #include <hetsched/planners/find_plan.hpp>
-#include <hetsched/planners/table.hpp>
+#include <hetsched/planners/find_plan/detail/sends_of.hpp>
 #include <hetsched/planners/what_if.hpp>
 
 namespace hetsched {
@@ -85,16 +83,13 @@ HETSCHED_INLINE outcome<what_if_plans> find_what_if_plans(const cluster& hardwar
   for (const auto& lost : losses) plans.left.push_back(find_plan_without(hardware, lost, model, request));
   if (request.use_all_devices || request.device_bias > 0) return plans;
   const auto whole = request_for(hardware, model, request);
-  const auto& stack = whole.setting.stack;
-  const auto sends = whole.sends.value_or(stack ? stack->sends : send_mode::asynchronous);
-  if (request.objective != plan_objective::iteration || request.how.published || sends == send_mode::asynchronous) {
+  const auto sends = detail::sends_of(whole);
+  if (request.objective != plan_objective::iteration || sends == send_mode::asynchronous) {
     share_plans(hardware, losses, plans);
     return plans;
   }
-  share_plans(hardware, losses, plans, [&, costs = whole.costs_on(hardware)](const plan& p) {
-    const auto judged = evaluate(hardware, costs, p, {.epsilon = whole.how.epsilon});
-    return judged ? iteration_under(*judged, sends_under(p, sends)) : infinity;
-  });
+  share_plans(hardware, losses, plans,
+              [&, costs = whole.costs_on(hardware)](const plan& p) { return detail::sent_s(hardware, costs, whole, p, sends); });
   return plans;
 }
 
