@@ -102,7 +102,7 @@ def check_cpp():
     """Programs are compiled together, each in a namespace of its own, and called by number; that each compiles by itself is checked
     by packaging.alone."""
     folders, programs, includes, bodies, calls = [], [], {}, "", ""
-    fragments = "#include <hetsched/hetsched.hpp>\n#include <hetsched/io.hpp>\n#include <hetsched/planners/interop_dp.hpp>\n#include <hetsched/search.hpp>\n"
+    fragments = "#include <hetsched/hetsched.hpp>\n#include <hetsched/io.hpp>\n#include <hetsched/planners/find_inference_plan.hpp>\n#include <hetsched/planners/interop_dp.hpp>\n#include <hetsched/search.hpp>\n"
     count = 0
     for page in pages:
         folders.append(folder := workplace(page))
