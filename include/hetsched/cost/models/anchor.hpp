@@ -37,7 +37,7 @@ struct device_anchor {
 /// for an anchor whose device the cluster does not have, whose degrees no nodes of it offer, which has both times or none, whose
 /// exchanges alone take longer than was measured, or which is more than a hundred times off; for one of a class where the device
 /// is not priced operator by operator, or the layer has none; for one of a model where all classes have their own; and as
-/// training_costs. Complexity: some tens of questions to a cost model for each anchor.
+/// validate and training_costs. Complexity: some tens of questions to a cost model for each anchor.
 [[nodiscard]] cluster anchored(cluster hardware, std::span<const device_anchor> anchors,
                                const training_cost_options& options = {});
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <hetsched/cluster/validate.hpp>
 #include <hetsched/core/compiled.hpp>
 #include <hetsched/core/error.hpp>
 #include <hetsched/core/index.hpp>
@@ -165,6 +166,7 @@ class anchored_stage {
 }  // namespace detail
 
 HETSCHED_INLINE cluster anchored(cluster hardware, std::span<const device_anchor> anchors, const training_cost_options& options) {
+  validate(hardware);
   struct seen {
     std::array<std::vector<double>, 3> of_class;
     std::array<std::optional<double>, 3> known;
