@@ -325,7 +325,8 @@ inline outcome<evaluation> evaluate_on(const cluster& on, const hetsched::plan& 
   try {
     return evaluate(on, source.priced(), planned);
   } catch (const input_error& wrong) {
-    if (source.measured()) (void)source.costs(on, planned.pipelines.front().microbatch_size);  // or the profile is wrong
+    // A profile that does not suit the cluster says so itself.
+    if (source.measured()) (void)source.costs(on, planned.pipelines.front().microbatch_size);
     const bool replicas = source.measured() && !source.of_shapes();
     throw file_error(given.plan, {}, wrong.what() + (replicas ? " (" + source.measured_text(hardware) + ")" : ""));
   }

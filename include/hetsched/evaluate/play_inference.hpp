@@ -25,8 +25,8 @@ struct played_inference {
 [[nodiscard]] played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const inference_plan& p,
                                               int requests);
 
-/// The same of as many requests as are played in a moment: of 3 to 20 times those in flight, and of 20 times where these have up
-/// to a million steps in all.
+/// The same for as many requests as are played in a moment: 20 times those in flight, or fewer, but at least 3 times, where that
+/// would be more than a million steps.
 [[nodiscard]] played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const inference_plan& p);
 
 }  // namespace hetsched

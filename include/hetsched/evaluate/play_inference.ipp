@@ -77,6 +77,27 @@ struct inference_station {
   return all;
 }
 
+/// When a batch of requests begins, has its first token and ends.
+struct request_times {
+  double begun_s = 0, first_s = 0, end_s = 0;
+};
+
+/// What requests see whose times are known; those per second of the time in which as many as ever are in flight.
+[[nodiscard]] inline played_inference seen_of(const std::vector<request_times>& all, int tokens, int in_flight, int batch_size) {
+  const auto requests = static_cast<double>(all.size());
+  played_inference seen;
+  std::vector<double> ends_s;
+  for (const auto& t : all) {
+    seen.first_token_s += (t.first_s - t.begun_s) / requests;
+    if (tokens > 1) seen.token_s += (t.end_s - t.first_s) / (tokens - 1) / requests;
+    ends_s.push_back(t.end_s);
+  }
+  std::sort(ends_s.begin(), ends_s.end());
+  const auto from = as_size(in_flight) - 1, to = all.size() - as_size(in_flight) - 1;
+  if (ends_s[to] > ends_s[from]) seen.requests_per_s = static_cast<double>(to - from) * batch_size / (ends_s[to] - ends_s[from]);
+  return seen;
+}
+
 }  // namespace detail
 
 HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const inference_plan& p,
@@ -101,10 +122,7 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
   };
   std::priority_queue<arrival, std::vector<arrival>, std::greater<>> coming;
   std::int64_t numbers = 0;
-  struct times {
-    double begun_s = 0, first_s = 0, end_s = 0;
-  };
-  std::vector<times> told(as_size(requests));
+  std::vector<detail::request_times> told(as_size(requests));
   int begun = 0;
   const auto begin = [&](double now_s) {
     if (begun == requests) return;
@@ -133,19 +151,7 @@ HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const a
     s.free_s = start_s + s.occupied * takes_s;
     coming.push({start_s + takes_s, numbers++, a.request, a.step, a.station + 1});
   }
-
-  played_inference seen;
-  std::vector<double> ends_s;
-  for (const auto& t : told) {
-    seen.first_token_s += (t.first_s - t.begun_s) / requests;
-    if (tokens > 1) seen.token_s += (t.end_s - t.first_s) / (tokens - 1) / requests;
-    ends_s.push_back(t.end_s);
-  }
-  std::sort(ends_s.begin(), ends_s.end());
-  const auto from = as_size(in_flight) - 1, to = as_size(requests - in_flight) - 1;
-  if (ends_s[to] > ends_s[from])
-    seen.requests_per_s = static_cast<double>(to - from) * p.batch_size / (ends_s[to] - ends_s[from]);
-  return seen;
+  return detail::seen_of(told, tokens, in_flight, p.batch_size);
 }
 
 HETSCHED_INLINE played_inference play_inference(const cluster& hardware, const any_cost_model& costs, const inference_plan& p) {

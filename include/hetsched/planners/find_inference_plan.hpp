@@ -25,12 +25,12 @@ struct serving_request {
   bool use_all_devices = false;
   plan_setting setting = {};  ///< what the costs are of, for the plan to remember; a priced_model tells it
   std::function<void(const search_progress&)> progress = {};  ///< told now and then
-  /// Asked often, also before there is a plan; false ends the search at once, with the best plan so far or one that is soon
-  /// found, on a few devices: time budgets and cancellation live here. Where there is none either, wait_for_first says whether
-  /// that is all. Once false, it must stay so.
+  /// Asked often, also before there is a plan; false ends the search at once, with the best plan so far, or else with one for a
+  /// few devices, which is soon found: time budgets and cancellation live here. If the model does not fit on a few devices,
+  /// wait_for_first decides. Once false, it must stay so.
   std::function<bool()> go_on = {};
-  /// Asked often where go_on has ended a search that has no plan, and there is none on a few devices: whether to wait for the
-  /// first plan on all of them. Not given: yes.
+  /// Asked often once go_on has ended a search without a plan, and no plan for a few devices exists: true waits for the first
+  /// plan for all devices, false gives up. Not given: wait.
   std::function<bool()> wait_for_first = {};
 };
 

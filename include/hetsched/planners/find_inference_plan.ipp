@@ -114,7 +114,7 @@ HETSCHED_INLINE forward_cost_model<any_cost_model> forward_costs_on(const cluste
                                                                     int batch) {
   detail::expect_unmeasured(model);
   const auto* const chain = std::get_if<layer_chain>(&model.model);
-  if (!chain) throw input_error("forwards are priced of a chain of layers, and the model is none");
+  if (!chain) throw input_error("costs of forwards need a model that is told by its layers");
   return {costs_on(hardware, model, batch), *chain, batch};
 }
 

@@ -34,9 +34,9 @@ struct what_if_plans {
 
 /// A plan without some devices is also one with them, and one that has no work for the last devices of a subcluster is one
 /// without these: searches that end before they have proved anything may have found the better one for others. Puts into each
-/// place the best by `worth` of the plans that can be there; where that is another one, the evidence is still of the place's own
-/// search, and is incomplete, and in the place of a refusal there is none. `worth`: what plans are compared by, less is better,
-/// asked once of each; not given: objective_of.
+/// place the best of the plans that can be there. Where that is not the plan of the place's own search, it has the evidence of
+/// that search, as incomplete; or no evidence, if that search was refused. `worth`: what plans are compared by, of which the
+/// smallest is the best; asked once for each plan. Not given: objective_of.
 /// Requires: plans of one request, which may leave devices idle, told by the whole cluster.
 /// Throws: input_error unless there is an outcome for each loss; as without_devices, and as `worth`.
 void share_plans(const cluster& hardware, std::span<const lost_devices> losses, what_if_plans& plans,

@@ -14,6 +14,7 @@
 #include <hetsched/core/tolerances.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/planners/detail/offered.hpp>
+#include <hetsched/planners/detail/quickly_placed.hpp>
 #include <hetsched/planners/first_plan.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hexiscale.hpp>

@@ -194,6 +194,45 @@ class line_builder {
     return {next.warmup + more, 0};
   }
 
+  struct taken {
+    int choice = -1, first = 0;
+    double seconds = 0;
+    warmup_step step{};
+    const transfer_cost* over = nullptr;  // to the next stage
+  };
+
+  /// The most layers before `end`, not before `first_allowed`, that a station may take in a period, and the choice that takes
+  /// them in the least time. `next`: the stage behind it, or null, with its warm-up `behind`.
+  [[nodiscard]] taken most_layers(const station& here, const line_stage* next, const warmup_step& behind, int end,
+                                  int first_allowed, double period) const {
+    taken best{.first = end};
+    for (const int c : *here.choices) {
+      const transfer_cost* over = nullptr;
+      if (next) {
+        over = &costs_.transfer(end, c, next->choice, next->part == here.part ? proximity::same_node : proximity::other_node);
+        if (!(over->slower_way_s() < longest_time_s) || over->slower_way_s() > period) continue;
+      }
+      const auto& choice = costs_[c];
+      const double room = choice.room - (over ? 2 * static_cast<double>(over->extra_bytes) : 0.0);
+      const double waits = over && asked_.serial_transfers ? over->round_trip_s() : 0;
+      // It cannot take the best one's layers in time, or no more than these and no faster.
+      if (const double least = costs_.least_s(c, best.first, end);
+          least + waits > period || (best.choice >= 0 && best.first == first_allowed && least >= best.seconds))
+        continue;
+      stage_cost cost;
+      for (int l = end - 1; l >= first_allowed; --l) {
+        costs_.grow(c, l, end, cost);
+        if (cost.total_s() + waits > period) break;
+        const auto step = step_before(behind, cost.total_s(), over, period);
+        const double held = static_cast<double>(cost.activation_bytes) * std::min(step.warmup, asked_.microbatches);
+        if (static_cast<double>(cost.weight_bytes) + (static_cast<double>(cost.temporary_bytes) + held) * choice.scale > room)
+          break;
+        if (l < best.first || (l == best.first && cost.total_s() < best.seconds)) best = {c, l, cost.total_s(), step, over};
+      }
+    }
+    return best;
+  }
+
   /// From the last station to the first, each takes all layers that the period and its memory allow.
   [[nodiscard]] std::optional<group_line> fill(const std::vector<station>& stations, double period) {
     group_line line;
@@ -204,37 +243,8 @@ class line_builder {
     for (std::size_t i = stations.size(); i-- > 0 && end > 0;) {
       const auto& here = stations[i];
       const int first_allowed = asked_.use_all ? std::min(end - 1, static_cast<int>(i)) : 0;
-      struct taken {
-        int choice = -1, first = 0;
-        double seconds = 0;
-        warmup_step step{};
-        const transfer_cost* over = nullptr;
-      } best{.first = end};
-      for (const int c : *here.choices) {
-        const transfer_cost* over = nullptr;
-        if (!line.stages.empty()) {
-          const auto& next = line.stages.back();
-          over = &costs_.transfer(end, c, next.choice, next.part == here.part ? proximity::same_node : proximity::other_node);
-          if (!(over->slower_way_s() < longest_time_s) || over->slower_way_s() > period) continue;
-        }
-        const auto& choice = costs_[c];
-        const double room = choice.room - (over ? 2 * static_cast<double>(over->extra_bytes) : 0.0);
-        const double waits = over && asked_.serial_transfers ? over->round_trip_s() : 0;
-        // One that holds as many layers as the best in time, or not at all.
-        if (const double least = costs_.least_s(c, best.first, end);
-            least + waits > period || (best.choice >= 0 && best.first == first_allowed && least >= best.seconds))
-          continue;
-        stage_cost cost;
-        for (int l = end - 1; l >= first_allowed; --l) {
-          costs_.grow(c, l, end, cost);
-          if (cost.total_s() + waits > period) break;
-          const auto step = step_before(behind, cost.total_s(), over, period);
-          const double held = static_cast<double>(cost.activation_bytes) * std::min(step.warmup, asked_.microbatches);
-          if (static_cast<double>(cost.weight_bytes) + (static_cast<double>(cost.temporary_bytes) + held) * choice.scale > room)
-            break;
-          if (l < best.first || (l == best.first && cost.total_s() < best.seconds)) best = {c, l, cost.total_s(), step, over};
-        }
-      }
+      const auto best =
+          most_layers(here, line.stages.empty() ? nullptr : &line.stages.back(), behind, end, first_allowed, period);
       if (best.choice < 0) {
         if (asked_.use_all) return std::nullopt;
         continue;

@@ -185,11 +185,33 @@ class tapered_cuts {
   // from the last stage on.
   [[nodiscard]] bool within(std::span<const int> placements, double period) {
     const auto count = placements.size();
-    const int layers = problem_.layers, all = static_cast<int>(count);
     limit_.resize(count);
     double longest = period;
     for (std::size_t i = count; i-- > 0; longest *= 1 + taper_ / microbatches_) limit_[i] = longest;
-    // How far stages reach by time alone, from the front and from the back.
+    if (!reach(placements)) return false;
+    least_.assign((count + 1) * row_, infinity);
+    to_.resize((count + 1) * row_);
+    beyond_.resize(row_);
+    least_[count * row_ + as_size(problem_.layers)] = 0;
+    for (std::size_t i = count; i-- > 0;) {
+      look_beyond(placements, i, period);
+      settle(placements[i], i);
+    }
+    if (!(least_[0] < infinity)) return false;
+    stages_.resize(count);
+    int first = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const int last = to_[i * row_ + as_size(first)];
+      stages_[i] = {placements[i], {first, last}};
+      first = last;
+    }
+    return true;
+  }
+
+  // How far stages reach by time alone, from the front and from the back. Returns whether they reach over all layers.
+  [[nodiscard]] bool reach(std::span<const int> placements) {
+    const auto count = placements.size();
+    const int layers = problem_.layers, all = static_cast<int>(count);
     front_.assign(count + 1, 0);
     back_.assign(count + 1, layers);
     for (std::size_t i = 0; i < count; ++i) {
@@ -203,51 +225,43 @@ class tapered_cuts {
       while (first > 0 && table_.time(placements[i], first - 1, back_[i + 1]) <= limit_[i]) --first;
       back_[i] = std::max(first, static_cast<int>(i));
     }
-    if (back_[0] > 0) return false;
-    least_.assign((count + 1) * row_, infinity);
-    to_.resize((count + 1) * row_);
-    beyond_.resize(row_);
-    least_[count * row_ + as_size(layers)] = 0;
-    for (std::size_t i = count; i-- > 0;) {
-      const int p = placements[i];
-      const double room = at(problem_.placements, p).capacity;
-      const double* behind = least_.data() + (i + 1) * row_;
-      double* here = least_.data() + i * row_;
-      int* to = to_.data() + i * row_;
-      for (int last = back_[i + 1]; last <= front_[i + 1]; ++last) {
-        auto& beyond = at(beyond_, last);
-        beyond = {.carry = behind[last]};
-        if (i + 1 == count || !(beyond.carry < infinity)) continue;
-        const auto& c = way(placements, i, last);
-        beyond.round_trip = c.round_trip;
-        if (c.occupied > period) beyond.carry = infinity;  // or there is no link
+    return back_[0] <= 0;
+  }
+
+  // What lies behind each end of stage i.
+  void look_beyond(std::span<const int> placements, std::size_t i, double period) {
+    const double* behind = least_.data() + (i + 1) * row_;
+    for (int last = back_[i + 1]; last <= front_[i + 1]; ++last) {
+      auto& beyond = at(beyond_, last);
+      beyond = {.carry = behind[last]};
+      if (i + 1 == placements.size() || !(beyond.carry < infinity)) continue;
+      const auto& c = way(placements, i, last);
+      beyond.round_trip = c.round_trip;
+      if (c.occupied > period) beyond.carry = infinity;  // or there is no link
+    }
+  }
+
+  // The best end of stage i, of placement p, for each of its first layers.
+  void settle(int p, std::size_t i) {
+    const double room = at(problem_.placements, p).capacity;
+    double* here = least_.data() + i * row_;
+    int* to = to_.data() + i * row_;
+    const auto* sums = table_.prefix(p);
+    for (int first = back_[i]; first <= front_[i]; ++first)
+      for (int last = std::max(first + 1, back_[i + 1]); last <= front_[i + 1]; ++last) {
+        const double t = sums[last].time - sums[first].time;
+        if (t > limit_[i]) break;
+        ++looked_at_;
+        const auto& [rest, round_trip] = beyond_[as_size(last)];
+        // The carry is no less.
+        if (!((t + round_trip) / limit_[i] + rest < here[first])) continue;
+        const auto step = unchecked::exact_step(t, round_trip, limit_[i], rest);
+        if (!(step.carry < here[first])) continue;
+        const double flying = std::min(std::ceil(step.warmup * fill_ - 0.5), static_cast<double>(microbatches_));
+        if (table_.memory(p, first, last, std::max(flying, std::min<double>(step.warmup, microbatches_))) > room) continue;
+        here[first] = step.carry;
+        to[first] = last;
       }
-      const auto* sums = table_.prefix(p);
-      for (int first = back_[i]; first <= front_[i]; ++first)
-        for (int last = std::max(first + 1, back_[i + 1]); last <= front_[i + 1]; ++last) {
-          const double t = sums[last].time - sums[first].time;
-          if (t > limit_[i]) break;
-          ++looked_at_;
-          const auto& [rest, round_trip] = beyond_[as_size(last)];
-          // The carry is no less.
-          if (!((t + round_trip) / limit_[i] + rest < here[first])) continue;
-          const auto step = unchecked::exact_step(t, round_trip, limit_[i], rest);
-          if (!(step.carry < here[first])) continue;
-          const double flying = std::min(std::ceil(step.warmup * fill_ - 0.5), static_cast<double>(microbatches_));
-          if (table_.memory(p, first, last, std::max(flying, std::min<double>(step.warmup, microbatches_))) > room) continue;
-          here[first] = step.carry;
-          to[first] = last;
-        }
-    }
-    if (!(least_[0] < infinity)) return false;
-    stages_.resize(count);
-    int first = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      const int last = to_[i * row_ + as_size(first)];
-      stages_[i] = {placements[i], {first, last}};
-      first = last;
-    }
-    return true;
   }
 
   const interop_problem& problem_;
@@ -260,7 +274,7 @@ class tapered_cuts {
   std::vector<transfer_price> way_;  // at the least: [from][to][kind of boundary]
   double taper_ = 0, fill_ = 1;
   int microbatches_ = 1;
-  std::vector<behind_cut> beyond_;      // by last layer
+  std::vector<behind_cut> beyond_;      // of the stage at hand, by last layer
   std::vector<double> limit_, least_;   // of a stage's time; what warm-ups carry: [stage][first layer]
   std::vector<int> front_, back_, to_;  // where stages reach; the best end: [stage][first layer]
   std::vector<interop_stage> stages_;
