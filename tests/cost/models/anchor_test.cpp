@@ -104,6 +104,7 @@ TEST_CASE("an anchor of one layer, of recomputing runs, of several nodes, and of
 TEST_CASE("an anchor is judged on the first nodes that are large enough, and counts for all of the device") {
   auto hardware = two_kinds();
   hardware.subclusters[1] = hardware.subclusters[0];
+  hardware.subclusters[1].name = "b";
   hardware.subclusters[0].devices_per_node = 1;
   const device_anchor a{.device = "A100-SXM4-80GB", .model = model, .degrees = {.tensor = 2}, .tokens_per_s = 12'000};
   const auto found = anchored(hardware, std::vector{a});
