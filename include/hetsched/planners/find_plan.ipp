@@ -187,6 +187,7 @@ class plan_finder {
     choice_.schedule = schedule_ ? name_of(*schedule_) : "";
     choice_.known.clear();
     choice_.similar.clear();
+    choice_.prices = nullptr;
   }
 
   [[nodiscard]] outcome<plan> run() {
@@ -272,7 +273,6 @@ class plan_finder {
   [[nodiscard]] outcome<plan> of_many_devices() {
     bound_work();
     if (turns_.suit() && go_on()) turns_.take();
-    turns_.forget_prices();
     auto found = searched();
     if (turns_.best() && turns_.first_cut() && !go_on()) {
       auto patient = request_;
@@ -414,6 +414,9 @@ class plan_finder {
       if (const auto& begun = turns_.best(); begun && (!best || objective_of(*begun) < objective_of(*best))) best = &*begun;
       if (best) choice.similar = with_microbatch_size(*best, size).value_or(std::vector<pipeline_plan>{});
     }
+    // Tables of a first look are those of the search, too. Those of costs that are no sums of layers are large.
+    if (!request_.target)
+      if (auto& book = turns_.book_of(size); book.additive()) choice.prices = &book;
     const auto how = judging(request_);
     const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
       return planned(hardware, costs, own, choice, how, soon, planner_.make);
@@ -516,6 +519,7 @@ class plan_finder {
     const int size = problem.microbatch_size;
     auto found = make(hardware, costs(size), problem, choice);
     if (found && soon) first_look_[size] = found->pipelines;
+    choice.prices = nullptr;
     if (request_.mixed_stages) {
       choice.known.clear();
       choice.similar.clear();  // both are of the cluster as it is, not as planners see it

@@ -100,9 +100,10 @@ class rented_path {
           const double up_to_here = own > 0 ? at_end_up_to(p, e, reductions) + fixed_at_end(p) : 0.0;
           for (const bool longer : {false, true}) {
             const auto earliest = as_size((longer ? r.nearest : r.near_low)[e]);
-            for (auto of = as_size(segment_[earliest]); of <= own; ++of) {
-              auto& starts = window_of(j, of, longer);
-              starts.drop_before(earliest);
+            const auto earliest_of = as_size(segment_[earliest]);
+            window_of(j, earliest_of, longer).drop_before(earliest);  // those behind begin later
+            for (auto of = earliest_of; of <= own; ++of) {
+              const auto& starts = window_of(j, of, longer);
               if (starts.empty()) continue;
               const double rent = longer ? prefix[e].time * r.rent : low_ * r.rent;
               try_stage(j, starts.best().first, starts.best().key + sum(e) + rent + r.fee + (late - share_[of]) * up_to_here);
