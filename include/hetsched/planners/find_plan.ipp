@@ -270,9 +270,19 @@ class plan_finder {
     return std::move(judged->plan);
   }
 
+  // Whether what a first look at a size asks is kept for its search. Of costs that are no sums of layers, and of many
+  // subclusters, that is much for each size.
+  [[nodiscard]] bool keeps_prices() {
+    constexpr std::size_t few = 16;
+    if (hardware_.subclusters.size() > few) return false;
+    const auto sizes = sizes_with_costs(request_);
+    return !sizes.empty() && turns_.book_of(sizes.front()).additive();
+  }
+
   [[nodiscard]] outcome<plan> of_many_devices() {
     bound_work();
     if (turns_.suit() && go_on()) turns_.take();
+    if (!keeps_prices()) turns_.forget_prices();
     auto found = searched();
     if (turns_.best() && turns_.first_cut() && !go_on()) {
       auto patient = request_;
@@ -414,9 +424,7 @@ class plan_finder {
       if (const auto& begun = turns_.best(); begun && (!best || objective_of(*begun) < objective_of(*best))) best = &*begun;
       if (best) choice.similar = with_microbatch_size(*best, size).value_or(std::vector<pipeline_plan>{});
     }
-    // Tables of a first look are those of the search, too. Those of costs that are no sums of layers are large.
-    if (!request_.target)
-      if (auto& book = turns_.book_of(size); book.additive()) choice.prices = &book;
+    if (!request_.target && keeps_prices()) choice.prices = &turns_.book_of(size);
     const auto how = judging(request_);
     const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
       return planned(hardware, costs, own, choice, how, soon, planner_.make);

@@ -19,7 +19,6 @@
 #include <hetsched/cost/questions/describe.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
 #include <hetsched/evaluate/evaluate_inference.hpp>
-#include <hetsched/planners/detail/quickly_placed.hpp>
 #include <hetsched/planners/interop_dp/detail/iteration_bound.hpp>
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/candidates.hpp>
@@ -101,7 +100,8 @@ namespace detail {
     if (known) found.consider({.pipelines = *known});
     auto problem_of_sum = asked;
     // Few devices are looked at to the end: what is known of other microbatch sizes changes no stages.
-    const bool few_devices = hardware.device_count() <= quickly_placed;
+    constexpr int few = 16;
+    const bool few_devices = hardware.device_count() <= few;
     if (few_devices) problem_of_sum.beat = infinity;
     bool stopped = false;
     problem_of_sum.progress = [&](const search_progress& state) {
@@ -115,7 +115,8 @@ namespace detail {
     // Which of the two leads further cannot be told from where they begin; the first one takes less time.
     const auto change = [&](plan_candidates& from) {
       constexpr std::int64_t most_looks = 50'000'000;  // some tenths of a second
-      if (options.stages == 0) stage_order_search(problem, table, hardware, book.costs(), from, go_on).run(most_looks, few_devices);
+      if (options.stages == 0)
+        stage_order_search(problem, table, hardware, book.costs(), from, go_on).run(most_looks, few_devices);
     };
     change(found);
     const auto sum =

@@ -17,7 +17,6 @@
 #include <hetsched/planners/baselines.hpp>
 #include <hetsched/planners/detail/offered.hpp>
 #include <hetsched/planners/detail/quickly_placed.hpp>
-#include <hetsched/planners/detail/uses_all.hpp>
 #include <hetsched/planners/hetauto.hpp>
 #include <hetsched/planners/hetauto/search_space.hpp>
 #include <hetsched/planners/hexiscale.hpp>
@@ -25,6 +24,7 @@
 #include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/planners/placement.hpp>
 #include <hetsched/planners/table.hpp>
+#include <hetsched/search/detail/uses_all.hpp>
 
 namespace hetsched {
 
@@ -174,7 +174,8 @@ class other_planners {
     }
     if (whole_ && !small_) add_uniform();
     // What stands idle in all of them may still be of use, and a search that is to use it looks elsewhere.
-    if (whole_ && small_ && std::none_of(sets.begin(), sets.end(), [&](const auto& lines) { return uses_all(hardware_, lines); })) {
+    if (whole_ && small_ &&
+        std::none_of(sets.begin(), sets.end(), [&](const auto& lines) { return uses_all(hardware_, lines); })) {
       auto all = problem_;
       all.use_all_devices = true;
       if (auto found = interop_dp(priced, all, {.warmup = given_.warmup, .epsilon = given_.epsilon, .prove = false}))

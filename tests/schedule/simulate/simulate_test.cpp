@@ -237,8 +237,8 @@ TEST_CASE("rounds that are not played change nothing but the last digits, also w
         at(p.backward_s, i) = 2;
       }
     const int microbatches = random.integer(1, 2000);
-    const auto warmups = n % 7 == 0 ? std::vector<int>(p.forward_s.size(), std::min(microbatches, 50))
-                                    : test::random_warmups(random, stages);
+    const auto warmups =
+        n % 7 == 0 ? std::vector<int>(p.forward_s.size(), std::min(microbatches, 50)) : test::random_warmups(random, stages);
     CAPTURE(test::text(p));
     CAPTURE(test::text(warmups));
     CAPTURE(microbatches);

@@ -154,6 +154,9 @@ class search_turns {
   /// What a size's costs say.
   [[nodiscard]] price_book& book_of(int size) { return books_.try_emplace(size, hardware_, costs_(size)).first->second; }
 
+  /// Drops what was priced.
+  void forget_prices() { books_.clear(); }
+
   /// A plan that was found elsewhere; a refusal is nothing.
   void keep(outcome<plan> found) {
     if (!found) return;

@@ -11,10 +11,10 @@
 
 #include <hetsched/core/index.hpp>
 #include <hetsched/evaluate/evaluate.hpp>
-#include <hetsched/planners/detail/uses_all.hpp>
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
+#include <hetsched/search/detail/uses_all.hpp>
 #include <hetsched/search/fuller_warmups.hpp>
 #include <hetsched/search/pack_devices.hpp>
 

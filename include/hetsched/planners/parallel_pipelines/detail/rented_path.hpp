@@ -222,8 +222,7 @@ class rented_path {
       const double forward = table_.forward(p, first, end), inside = late - at(share_, segment_[a]);
       const double added =
           inside > 0 ? table_.updates()(p, first, end) + (reductions ? ends_.reduction(p, first, end) : 0.0) : 0.0;
-      try_stage(j, a, e,
-                entry(j, a) + forward + late * (t - forward) + std::max(low_, t) * r.rent + r.fee + inside * added);
+      try_stage(j, a, e, entry(j, a) + forward + late * (t - forward) + std::max(low_, t) * r.rent + r.fee + inside * added);
     }
   }
 
@@ -380,7 +379,7 @@ class rented_path {
   std::vector<int> open_;                               // placements
   std::map<double, std::vector<int>> known_;            // first layers by period, [open][layer]
   const int *nearest_ = nullptr, *near_low_ = nullptr;  // for the longest and the shortest period
-  std::vector<double> up_to_;  // see at_end_up_to: [open][layer][reductions]
+  std::vector<double> up_to_;                           // see at_end_up_to: [open][layer][reductions]
   std::vector<int> ends_of_;
   std::vector<int> own_nearest_, own_near_low_;  // where some layers may not be held everywhere
   std::vector<int> segment_;                     // of a stage's end or start: how many critical layers lie before it
