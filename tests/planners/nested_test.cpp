@@ -100,6 +100,7 @@ TEST_CASE("a larger space is never worse, and the default planner never worse th
               all.pop_back();
             }
           }));
+    check("all devices in use", with([](question& q) { q.request.use_all_devices = true; }));
     for (const auto& other : planners().subspan(1))
       if (other.name != "hetauto" || n % 4 == 0)
         check(std::string(other.name), with([&](question& q) { q.request.planner = other.name; }));

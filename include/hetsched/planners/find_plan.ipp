@@ -187,6 +187,7 @@ class plan_finder {
     choice_.schedule = schedule_ ? name_of(*schedule_) : "";
     choice_.known.clear();
     choice_.similar.clear();
+    choice_.prices = nullptr;
   }
 
   [[nodiscard]] outcome<plan> run() {
@@ -269,10 +270,19 @@ class plan_finder {
     return std::move(judged->plan);
   }
 
+  // Whether what a first look at a size asks is kept for its search. Of costs that are no sums of layers, and of many
+  // subclusters, that is much for each size.
+  [[nodiscard]] bool keeps_prices() {
+    constexpr std::size_t few = 16;
+    if (hardware_.subclusters.size() > few) return false;
+    const auto sizes = sizes_with_costs(request_);
+    return !sizes.empty() && turns_.book_of(sizes.front()).additive();
+  }
+
   [[nodiscard]] outcome<plan> of_many_devices() {
     bound_work();
     if (turns_.suit() && go_on()) turns_.take();
-    turns_.forget_prices();
+    if (!keeps_prices()) turns_.forget_prices();
     auto found = searched();
     if (turns_.best() && turns_.first_cut() && !go_on()) {
       auto patient = request_;
@@ -414,6 +424,7 @@ class plan_finder {
       if (const auto& begun = turns_.best(); begun && (!best || objective_of(*begun) < objective_of(*best))) best = &*begun;
       if (best) choice.similar = with_microbatch_size(*best, size).value_or(std::vector<pipeline_plan>{});
     }
+    if (!request_.target && keeps_prices()) choice.prices = &turns_.book_of(size);
     const auto how = judging(request_);
     const auto make = [&](const cluster& hardware, const costs_by_size& costs, const planning_problem& own) {
       return planned(hardware, costs, own, choice, how, soon, planner_.make);
@@ -516,6 +527,7 @@ class plan_finder {
     const int size = problem.microbatch_size;
     auto found = make(hardware, costs(size), problem, choice);
     if (found && soon) first_look_[size] = found->pipelines;
+    choice.prices = nullptr;
     if (request_.mixed_stages) {
       choice.known.clear();
       choice.similar.clear();  // both are of the cluster as it is, not as planners see it

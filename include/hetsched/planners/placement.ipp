@@ -100,8 +100,9 @@ namespace detail {
     if (known) found.consider({.pipelines = *known});
     auto problem_of_sum = asked;
     // Few devices are looked at to the end: what is known of other microbatch sizes changes no stages.
-    constexpr int few_devices = 16;
-    if (hardware.device_count() <= few_devices) problem_of_sum.beat = infinity;
+    constexpr int few = 16;
+    const bool few_devices = hardware.device_count() <= few;
+    if (few_devices) problem_of_sum.beat = infinity;
     bool stopped = false;
     problem_of_sum.progress = [&](const search_progress& state) {
       stopped = stopped || (asked.progress && !asked.progress(state));
@@ -114,7 +115,8 @@ namespace detail {
     // Which of the two leads further cannot be told from where they begin; the first one takes less time.
     const auto change = [&](plan_candidates& from) {
       constexpr std::int64_t most_looks = 50'000'000;  // some tenths of a second
-      if (options.stages == 0) stage_order_search(problem, table, hardware, book.costs(), from, go_on).run(most_looks);
+      if (options.stages == 0)
+        stage_order_search(problem, table, hardware, book.costs(), from, go_on).run(most_looks, few_devices);
     };
     change(found);
     const auto sum =

@@ -11,6 +11,7 @@
 #include <hetsched/cluster/cluster.hpp>
 #include <hetsched/core/outcome.hpp>
 #include <hetsched/cost/questions/any_cost_model.hpp>
+#include <hetsched/cost/questions/price_book.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/planners/hetauto/options.hpp>
 #include <hetsched/schedule/builders/warmup.hpp>
@@ -31,6 +32,7 @@ struct planner_choice {
   bool one_order = false;                   ///< the baselines' pipelines of a plan are of one order
   std::vector<pipeline_plan> known = {};    ///< pipelines that a first look has found
   std::vector<pipeline_plan> similar = {};  ///< those of the best plan of another microbatch size
+  price_book* prices = nullptr;             ///< of these costs and cluster, to read and add to; none: the planner asks anew
 };
 
 /// A planner by its name, and what it is able to do.

@@ -24,10 +24,25 @@
 #include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/planners/placement.hpp>
 #include <hetsched/planners/table.hpp>
+#include <hetsched/search/detail/uses_all.hpp>
 
 namespace hetsched {
 
 namespace detail::table {
+
+// The prices that are known already, or a book for those of one search.
+class prices_for {
+ public:
+  prices_for(const cluster& hardware, const any_cost_model& costs, const planner_choice& given)
+      : book_(given.prices ? *given.prices : own_.emplace(hardware, costs)) {}
+  prices_for(const prices_for&) = delete;
+  prices_for& operator=(const prices_for&) = delete;
+  [[nodiscard]] price_book& book() { return book_; }
+
+ private:
+  std::optional<price_book> own_;
+  price_book& book_;
+};
 
 // Under another schedule, what evaluate says of the stages under the planner's own one is no better guide than the sum it bounds.
 template <class Options>
@@ -42,7 +57,7 @@ inline outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model&
   interop_options options{.warmup = given.warmup, .epsilon = given.epsilon};
   if (given.all_orders) options.order = subcluster_order::all;
   follow_schedule(options, given);
-  return interop_dp(hardware, costs, problem, options);
+  return interop_dp(prices_for(hardware, costs, given).book(), problem, options);
 }
 
 inline constexpr int quickly_polished = 64, quickly_cut = 128;  // devices
@@ -158,6 +173,14 @@ class other_planners {
       if (!partition_ || objective_of(*found) < objective_of(*partition_)) partition_ = *std::move(found);
     }
     if (whole_ && !small_) add_uniform();
+    // What stands idle in all of them may still be of use, and a search that is to use it looks elsewhere.
+    if (whole_ && small_ &&
+        std::none_of(sets.begin(), sets.end(), [&](const auto& lines) { return uses_all(hardware_, lines); })) {
+      auto all = problem_;
+      all.use_all_devices = true;
+      if (auto found = interop_dp(priced, all, {.warmup = given_.warmup, .epsilon = given_.epsilon, .prove = false}))
+        sets.push_back(std::move(found->pipelines));
+    }
     return sets;
   }
 
@@ -178,7 +201,8 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
   // Plans that are known may come back to a subcluster.
   if (!given.known.empty()) options.start.push_back(given.known);
   if (!given.similar.empty() && offered(costs, given.similar)) options.start.push_back(under_rule(given.similar, given.warmup));
-  price_book book(hardware, costs);
+  prices_for prices(hardware, costs, given);
+  auto& book = prices.book();
   const bool whole = !problem.progress || problem.progress({0, "plans", infinity, 0});
   other_planners others(hardware, costs, problem, given, whole);
   if (problem.objective == plan_objective::iteration) {
@@ -202,7 +226,7 @@ inline outcome<std::vector<plan>> frontier(const cluster& hardware, const any_co
 
 inline outcome<plan> by_partition(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                   const planner_choice& given) {
-  return hexiscale(hardware, costs, problem,
+  return hexiscale(prices_for(hardware, costs, given).book(), problem,
                    {.seed = given.seed, .serial_transfers = given.published, .warmup = given.warmup, .epsilon = given.epsilon});
 }
 
@@ -232,7 +256,7 @@ inline outcome<plan> by_one_tree(const cluster& hardware, const costs_by_size& c
 
 inline outcome<plan> by_parts(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                               const planner_choice& given) {
-  return hetauto_exact(hardware, costs, problem, {.warmup = given.warmup, .epsilon = given.epsilon});
+  return hetauto_exact(prices_for(hardware, costs, given).book(), problem, {.warmup = given.warmup, .epsilon = given.epsilon});
 }
 
 template <auto Baseline>

@@ -32,7 +32,7 @@ HETSCHED_INLINE played_warmups shortest_warmups(const pipeline& p, std::span<con
     int most = microbatches;  // never more than the stage before
     for (std::size_t i = 0; i < counts.size(); ++i) counts[i] = most = std::min({counts[i], caps[i], most});
     if (counts == before || counts == best.counts) return false;
-    const double seconds = detail::unchecked::makespan(p, counts, microbatches);
+    const double seconds = detail::unchecked::quick_makespan(p, counts, microbatches);
     before = counts;
     // Fewer in flight where it does not matter.
     if (!(seconds < best.makespan_s * (1 - tolerance::sums))) return false;
@@ -69,6 +69,23 @@ HETSCHED_INLINE played_warmups shortest_warmups(const pipeline& p, std::span<con
 }
 
 HETSCHED_INLINE bool fill_warmups(plan& evaluated) {
+  struct filled {
+    pipeline bare;
+    std::vector<int> caps, counts;
+    int microbatches;
+    std::vector<int> better;  // empty where the counts are as good
+  };
+  std::vector<filled> known;  // of copies one is looked at
+  const auto better_than = [&](pipeline bare, std::vector<int> caps, std::vector<int> counts, int microbatches) {
+    const auto same = std::find_if(known.begin(), known.end(), [&](const filled& f) {
+      return f.microbatches == microbatches && f.counts == counts && f.caps == caps && f.bare == bare;
+    });
+    if (same != known.end()) return same->better;
+    auto best = shortest_warmups(bare, caps, microbatches);
+    if (!(best.makespan_s < makespan(bare, counts, microbatches) * (1 - tolerance::sums))) best.counts.clear();
+    known.push_back({std::move(bare), std::move(caps), std::move(counts), microbatches, best.counts});
+    return std::move(best.counts);
+  };
   bool changed = false;
   for (auto& line : evaluated.pipelines) {
     if (!has_warmups(line.schedule) || line.stages.empty()) continue;
@@ -81,11 +98,9 @@ HETSCHED_INLINE bool fill_warmups(plan& evaluated) {
       counts.push_back(s.warmup);
     }
     if (*std::min_element(caps.begin(), caps.end()) < 1) continue;
-    const auto bare = to_pipeline(line);
-    auto better = shortest_warmups(bare, caps, line.microbatches);
-    if (!(better.makespan_s < makespan(bare, counts, line.microbatches) * (1 - tolerance::sums))) continue;
-    for (std::size_t i = 0; i < line.stages.size(); ++i) line.stages[i].warmup = better.counts[i];
-    changed = true;
+    const auto better = better_than(to_pipeline(line), std::move(caps), std::move(counts), line.microbatches);
+    for (std::size_t i = 0; i < better.size(); ++i) line.stages[i].warmup = better[i];
+    changed = changed || !better.empty();
   }
   return changed;
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <hetsched/io.hpp>
+// Of one header of the component: all of them are compiled elsewhere.
+#include <hetsched/io/json/pipeline_json.hpp>
 
 int main() {
   const auto file = hetsched::parse_pipeline(R"({"format": "hetsched/pipeline", "version": 1, "microbatches": 8,

@@ -153,6 +153,7 @@ class search_turns {
   [[nodiscard]] bool first_cut() const { return first_cut_; }
   /// What a size's costs say.
   [[nodiscard]] price_book& book_of(int size) { return books_.try_emplace(size, hardware_, costs_(size)).first->second; }
+
   /// Drops what was priced.
   void forget_prices() { books_.clear(); }
 

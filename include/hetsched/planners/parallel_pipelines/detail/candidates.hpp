@@ -14,6 +14,7 @@
 #include <hetsched/planners/interop_dp/detail/planner.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/column.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
+#include <hetsched/search/detail/uses_all.hpp>
 #include <hetsched/search/fuller_warmups.hpp>
 #include <hetsched/search/pack_devices.hpp>
 
@@ -76,7 +77,7 @@ class plan_candidates {
     fastest_s_ = std::min(fastest_s_, p.predicted.iteration_s);
     p.planner = "parallel_pipelines";
     p.objective = asked_.objective;
-    if (p.predicted.iteration_s > worth_.deadline_s() || (asked_.use_all_devices && !uses_all(p))) return;
+    if (p.predicted.iteration_s > worth_.deadline_s() || (asked_.use_all_devices && !uses_all(hardware_, p.pipelines))) return;
     if (objective_of(p) < least() || (objective_of(p) == least() && p.predicted.iteration_s < best_s())) best_ = std::move(p);
   }
 
@@ -131,14 +132,6 @@ class plan_candidates {
     auto judged = evaluate(hardware_, costs_, std::move(p), how);
     if (!judged || !judged->shortage.empty()) return std::nullopt;
     return std::move(judged->plan);
-  }
-
-  [[nodiscard]] bool uses_all(const plan& p) const {
-    int used = 0;
-    for (const auto& own : p.pipelines)
-      for (const auto& s : own.stages)
-        for (const auto& g : s.devices) used += g.mesh.device_count();
-    return used == hardware_.device_count();
   }
 
   const cluster& hardware_;

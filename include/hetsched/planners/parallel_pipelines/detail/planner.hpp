@@ -429,7 +429,7 @@ class parallel_planner {
       if (found_.worth().money()) return;
       const double before = found_.least();
       stage_order_search orders(problem_, table_, hardware_, costs_, found_, ask);
-      orders.run(static_cast<std::int64_t>(options_.effort * 1e6));
+      orders.run(static_cast<std::int64_t>(options_.effort * 1e6), to_the_end());
       if (found_.least() < before) change_little();
     }
   }

@@ -231,23 +231,7 @@ class pipeline_relaxation {
       goal = std::min(goal, least);
     }
     const auto later = [](const period_range& a, const period_range& b) { return a.bound > b.bound; };
-    std::vector<period_range> open;
-    // All that lies beyond a period is looked at now and then. By the goal a pipeline of a period as long as that does one
-    // microbatch or none, whatever its period: each of these bounds holds for it.
-    period_range beyond(0, infinity, homes_);
-    for (double low = shortest_;; low *= 1.2) {
-      if (open.size() % 4 == 0 || low >= goal) {
-        period_range rest(low, infinity, homes_);
-        rest.bound = solve(rest);
-        if (rest.bound >= beyond.bound) beyond = std::move(rest);
-        if (beyond.bound >= goal || low >= goal || (go_on && !go_on())) {
-          open.push_back(std::move(beyond));
-          break;
-        }
-      }
-      open.emplace_back(low, low * 1.2, homes_);
-      bound(open.back(), goal);
-    }
+    auto open = whole_scale(goal, go_on);
     std::make_heap(open.begin(), open.end(), later);
     int splits = 0;
     for (int i = 0; i < most_steps && open.front().bound < goal * (1 - gap / 2); ++i) {
@@ -267,29 +251,13 @@ class pipeline_relaxation {
         std::push_heap(open.begin(), open.end(), later);
         break;
       }
-      const auto add = [&](period_range part) {
-        part.tries = 0;
-        part.seen.clear();
+      auto whole = std::move(r);
+      open.pop_back();
+      splits += layer >= 0 ? 1 : 0;
+      for (auto& part : parts_of(std::move(whole), layer)) {
         bound(part, goal);
         open.push_back(std::move(part));
         std::push_heap(open.begin(), open.end(), later);
-      };
-      auto whole = std::move(r);
-      open.pop_back();
-      if (layer >= 0) {
-        ++splits;
-        whole.homes.of.resize(as_size(problem_.layers), layer_homes::open);
-        for (std::size_t k = 0; k < problem_.devices.size(); ++k) {
-          if (!homes_.allow(layer, static_cast<int>(k))) continue;
-          auto part = whole;
-          at(part.homes.of, layer) = static_cast<int>(k);
-          add(std::move(part));
-        }
-      } else {
-        auto part = whole;
-        part.high = whole.low = (whole.low + whole.high) / 2;
-        add(std::move(part));
-        add(std::move(whole));
       }
     }
     const double least = std::min(open.front().bound, goal);
@@ -298,6 +266,47 @@ class pipeline_relaxation {
       best_rent_ = rent_;
       count_votes(open, least);
     }
+  }
+
+  // Ranges from the shortest period on, each a fifth longer, until all that lies beyond is bound by the goal.
+  [[nodiscard]] std::vector<period_range> whole_scale(double goal, function_ref<bool()> go_on) {
+    std::vector<period_range> open;
+    // All that lies beyond a period is looked at now and then. By the goal a pipeline of a period as long as that does one
+    // microbatch or none, whatever its period: each of these bounds holds for it.
+    period_range beyond(0, infinity, homes_);
+    for (double low = shortest_;; low *= 1.2) {
+      if (open.size() % 4 == 0 || low >= goal) {
+        period_range rest(low, infinity, homes_);
+        rest.bound = solve(rest);
+        if (rest.bound >= beyond.bound) beyond = std::move(rest);
+        if (beyond.bound >= goal || low >= goal || (go_on && !go_on())) {
+          open.push_back(std::move(beyond));
+          return open;
+        }
+      }
+      open.emplace_back(low, low * 1.2, homes_);
+      bound(open.back(), goal);
+    }
+  }
+
+  // The subclusters that may hold the layer, or halves.
+  [[nodiscard]] std::vector<period_range> parts_of(period_range whole, int layer) const {
+    whole.tries = 0;
+    whole.seen.clear();
+    std::vector<period_range> parts;
+    if (layer >= 0) {
+      whole.homes.of.resize(as_size(problem_.layers), layer_homes::open);
+      for (std::size_t k = 0; k < problem_.devices.size(); ++k) {
+        if (!homes_.allow(layer, static_cast<int>(k))) continue;
+        parts.push_back(whole);
+        at(parts.back().homes.of, layer) = static_cast<int>(k);
+      }
+    } else {
+      parts.push_back(whole);
+      parts.front().high = whole.low = (whole.low + whole.high) / 2;
+      parts.push_back(std::move(whole));
+    }
+    return parts;
   }
 
   void count_votes(const std::vector<period_range>& ranges, double least) {

@@ -38,6 +38,7 @@ class rented_path {
     ends_of_.resize(row_);
     open_placements();
     rows_.resize(open_.size());
+    add_up_ends();
     segment_.resize(row_);
     cost_.resize(row_ * classes_);
     entry_.resize(row_ * classes_);
@@ -67,61 +68,11 @@ class rented_path {
     looked_at_ += work();
     std::fill(cost_.begin(), cost_.end(), infinity);
     for (std::size_t e = 1; e <= layers; ++e) {
-      double* cost = cost_.data() + e * classes_;
-      step* by = by_.data() + e * classes_;
-      const auto try_stage = [&](std::size_t j, std::size_t first, double seconds) {
-        auto& least = cost[rows_[j].own_class];
-        if (!(seconds < least)) return;
-        least = seconds;
-        by[rows_[j].own_class] = {static_cast<int>(j), static_cast<int>(first)};
-      };
-      const auto own = as_size(segment_[e]);
-      const double late = share_[own];  // of critical layers before this end
-      for (std::size_t j = 0; j < open_.size(); ++j) {
-        auto& r = rows_[j];
-        const int p = open_[j], end = static_cast<int>(e);
-        const auto entry = [&](std::size_t first) { return first == 0 ? 0.0 : entry_[first * classes_ + r.own_class]; };
-        if (table_.additive()) {
-          const auto* prefix = table_.prefix(p);
-          // Before critical layers backwards do not count: gradients that are on their way hide them.
-          const auto sum = [&](std::size_t layer) {
-            return prefix[layer].forward + late * (prefix[layer].time - prefix[layer].forward);
-          };
-          // Behind a critical layer windows begin anew: what stages over it add has the form f(end) - f(first).
-          if (segment_[e] != segment_[e - 1]) begin(j, e);
-          const auto push = [&](std::size_t first, bool longer) {
-            const auto of = as_size(segment_[first]);
-            double key = entry(first) - sum(first) - (longer ? prefix[first].time * r.rent : 0.0);
-            if (of != own) key -= (late - share_[of]) * at_end_up_to(p, first, reductions);
-            window_of(j, of, longer).push(first, key);
-          };
-          for (; r.pushed < e; ++r.pushed) push(r.pushed, false);
-          for (; r.handed_on < as_size(r.near_low[e]); ++r.handed_on) push(r.handed_on, true);
-          const double up_to_here = own > 0 ? at_end_up_to(p, e, reductions) + fixed_at_end(p) : 0.0;
-          for (const bool longer : {false, true}) {
-            const auto earliest = as_size((longer ? r.nearest : r.near_low)[e]);
-            for (auto of = as_size(segment_[earliest]); of <= own; ++of) {
-              auto& starts = window_of(j, of, longer);
-              starts.drop_before(earliest);
-              if (starts.empty()) continue;
-              const double rent = longer ? prefix[e].time * r.rent : low_ * r.rent;
-              try_stage(j, starts.best().first, starts.best().key + sum(e) + rent + r.fee + (late - share_[of]) * up_to_here);
-            }
-          }
-        } else {
-          for (auto a = as_size(r.nearest[e]); a < e; ++a) {
-            const int first = static_cast<int>(a);
-            const double t = table_.time(p, first, end);
-            if (!(t <= high)) continue;
-            const double forward = table_.forward(p, first, end), inside = late - at(share_, segment_[a]);
-            const double added =
-                inside > 0 ? table_.updates()(p, first, end) + (reductions ? ends_.reduction(p, first, end) : 0.0) : 0.0;
-            try_stage(j, a, entry(a) + forward + late * (t - forward) + std::max(low_, t) * r.rent + r.fee + inside * added);
-          }
-        }
-      }
+      for (std::size_t j = 0; j < open_.size(); ++j)
+        table_.additive() ? end_sums(j, e, reductions) : end_stages(j, e, high, reductions);
       if (e == layers) break;
       // Into the next stage, by its class.
+      const double* cost = cost_.data() + e * classes_;
       double* entry = entry_.data() + e * classes_;
       std::fill(entry, entry + classes_, infinity);
       const double* way = ways_at(e);
@@ -212,6 +163,68 @@ class rented_path {
   struct step {
     int open = 0, first = 0;
   };
+
+  // The least cost so far of stages of placement j from layer `first` to `e`.
+  void try_stage(std::size_t j, std::size_t first, std::size_t e, double seconds) {
+    const auto cell = e * classes_ + rows_[j].own_class;
+    if (!(seconds < cost_[cell])) return;
+    cost_[cell] = seconds;
+    by_[cell] = {static_cast<int>(j), static_cast<int>(first)};
+  }
+  [[nodiscard]] double entry(std::size_t j, std::size_t first) const {
+    return first == 0 ? 0.0 : entry_[first * classes_ + rows_[j].own_class];
+  }
+
+  // Stages of placement j that end at layer e, where they cost the sum of their layers: over windows of first layers.
+  void end_sums(std::size_t j, std::size_t e, bool reductions) {
+    auto& r = rows_[j];
+    const int p = open_[j];
+    const auto own = as_size(segment_[e]);
+    const double late = share_[own];  // of critical layers before this end
+    const auto* prefix = table_.prefix(p);
+    // Before critical layers backwards do not count: gradients that are on their way hide them.
+    const auto sum = [&](std::size_t layer) {
+      return prefix[layer].forward + late * (prefix[layer].time - prefix[layer].forward);
+    };
+    // Behind a critical layer windows begin anew: what stages over it add has the form f(end) - f(first).
+    if (segment_[e] != segment_[e - 1]) begin(j, e);
+    const auto push = [&](std::size_t first, bool longer) {
+      const auto of = as_size(segment_[first]);
+      double key = entry(j, first) - sum(first) - (longer ? prefix[first].time * r.rent : 0.0);
+      if (of != own) key -= (late - share_[of]) * at_end_up_to(j, first, reductions);
+      window_of(j, of, longer).push(first, key);
+    };
+    for (; r.pushed < e; ++r.pushed) push(r.pushed, false);
+    for (; r.handed_on < as_size(r.near_low[e]); ++r.handed_on) push(r.handed_on, true);
+    const double up_to_here = own > 0 ? at_end_up_to(j, e, reductions) + fixed_at_end(p) : 0.0;
+    for (const bool longer : {false, true}) {
+      const auto earliest = as_size((longer ? r.nearest : r.near_low)[e]);
+      const auto earliest_of = as_size(segment_[earliest]);
+      window_of(j, earliest_of, longer).drop_before(earliest);  // those behind begin later
+      for (auto of = earliest_of; of <= own; ++of) {
+        const auto& starts = window_of(j, of, longer);
+        if (starts.empty()) continue;
+        const double rent = longer ? prefix[e].time * r.rent : low_ * r.rent;
+        try_stage(j, starts.best().first, e, starts.best().key + sum(e) + rent + r.fee + (late - share_[of]) * up_to_here);
+      }
+    }
+  }
+
+  // The same, one by one, where they are no sums.
+  void end_stages(std::size_t j, std::size_t e, double high, bool reductions) {
+    const auto& r = rows_[j];
+    const int p = open_[j], end = static_cast<int>(e);
+    const double late = share_[as_size(segment_[e])];
+    for (auto a = as_size(r.nearest[e]); a < e; ++a) {
+      const int first = static_cast<int>(a);
+      const double t = table_.time(p, first, end);
+      if (!(t <= high)) continue;
+      const double forward = table_.forward(p, first, end), inside = late - at(share_, segment_[a]);
+      const double added =
+          inside > 0 ? table_.updates()(p, first, end) + (reductions ? ends_.reduction(p, first, end) : 0.0) : 0.0;
+      try_stage(j, a, e, entry(j, a) + forward + late * (t - forward) + std::max(low_, t) * r.rent + r.fee + inside * added);
+    }
+  }
 
   [[nodiscard]] const interop_placement& placement_of(std::size_t j) const { return at(problem_.placements, open_[j]); }
 
@@ -308,9 +321,18 @@ class rented_path {
 
   // What a stage adds at the end is fixed_at_end + at_end_up_to(last) - at_end_up_to(first).
   [[nodiscard]] double fixed_at_end(int p) const { return table_.updates()(p, 0, 0); }
-  [[nodiscard]] double at_end_up_to(int p, std::size_t layer, bool reductions) const {
-    const int l = static_cast<int>(layer);
-    return table_.updates()(p, 0, l) - table_.updates()(p, 0, 0) + (reductions ? ends_.reduction(p, 0, l) : 0.0);
+  [[nodiscard]] double at_end_up_to(std::size_t j, std::size_t layer, bool reductions) const {
+    return up_to_[(j * row_ + layer) * 2 + (reductions ? 1 : 0)];
+  }
+  void add_up_ends() {
+    if (!table_.additive()) return;
+    up_to_.reserve(open_.size() * row_ * 2);
+    for (const int p : open_)
+      for (int l = 0; l <= problem_.layers; ++l) {
+        const double updates = table_.updates()(p, 0, l) - fixed_at_end(p);
+        up_to_.push_back(updates);
+        up_to_.push_back(updates + ends_.reduction(p, 0, l));
+      }
   }
 
   // Of each placement and layer: the first layer of the longest stage that takes at most `period` and ends before that layer; the
@@ -357,6 +379,7 @@ class rented_path {
   std::vector<int> open_;                               // placements
   std::map<double, std::vector<int>> known_;            // first layers by period, [open][layer]
   const int *nearest_ = nullptr, *near_low_ = nullptr;  // for the longest and the shortest period
+  std::vector<double> up_to_;                           // see at_end_up_to: [open][layer][reductions]
   std::vector<int> ends_of_;
   std::vector<int> own_nearest_, own_near_low_;  // where some layers may not be held everywhere
   std::vector<int> segment_;                     // of a stage's end or start: how many critical layers lie before it

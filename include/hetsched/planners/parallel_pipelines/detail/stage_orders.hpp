@@ -29,9 +29,11 @@ class stage_order_search {
                      const any_cost_model& costs, plan_candidates& found, function_ref<bool()> go_on)
       : problem_(problem), cuts_(problem, table, hardware, costs), found_(found), go_on_(go_on) {}
 
-  /// Ends where no set is left to go on from, or after `most` ends of stages and actions of plans.
-  void run(std::int64_t most) {
+  /// Ends where no set is left to go on from, or after `most` ends of stages and actions of plans. `well`: more cuts of more rows
+  /// are tried.
+  void run(std::int64_t most, bool well) {
     most_ = most;
+    close_ = well ? 1.04 : 1.006;
     kinds_ = kinds_of_best(found_);
     if (kinds_.empty()) return;
     open_.push_back({found_.best_s(), kinds_});
@@ -75,7 +77,7 @@ class stage_order_search {
       if (*std::min_element(left.begin(), left.end()) < 0 || !looked_at_.insert({which, row}).second) return true;
       if (!may_go_on()) return false;
       auto next = cuts_.solve(row, microbatches, enough, false);
-      if (next.makespan_s < now.makespan_s * close)
+      if (next.makespan_s < now.makespan_s * close_)
         if (auto closer = cuts_.solve(row, microbatches, next.makespan_s, true); closer.makespan_s < next.makespan_s)
           next = std::move(closer);
       if (!(next.makespan_s < enough) || next.stages == stages) return true;
@@ -107,7 +109,6 @@ class stage_order_search {
   }
 
   static constexpr double near = 1.05;  // how far behind the best a set may be that is gone on from, and how far guesses are off
-  static constexpr double close = 1.006;  // how far behind it is worth trying other cuts
   static constexpr double doubt = 0.001;  // how far what is played may be from what evaluate says
 
   const interop_problem& problem_;
@@ -116,6 +117,7 @@ class stage_order_search {
   function_ref<bool()> go_on_;
   std::vector<pipeline_kind> kinds_;
   double value_ = 0;  // of the set that is gone on from
+  double close_ = 1;  // how far behind it is worth trying other cuts
   std::vector<open_set> open_;
   std::set<std::pair<std::size_t, std::vector<int>>> looked_at_;  // rows of kinds
   std::int64_t most_ = 0, actions_ = 0;
