@@ -431,9 +431,9 @@ TEST_CASE("of few devices, single ones have a turn, too: in little time the defa
   const auto layers = make_chain(gpt({.layers = 17, .hidden = 1024, .heads = 8, .vocab = 50257, .sequence = 1024}));
   const auto costs = [&](int size) { return analytic_cost_model(hardware, layers, {.microbatch_size = size}); };
   // Time is how often the search has asked for it.
-  const auto within = [&](double times, bool told, const char* planner) {
+  const auto within = [&](double times, bool told, const char* planner, bool mixed = false) {
     double asked = 0;
-    plan_request request{.global_batch = 6, .planner = planner};
+    plan_request request{.global_batch = 6, .planner = planner, .mixed_stages = mixed};
     request.go_on = [&] { return ++asked < times; };
     if (told) request.spent = [&] { return ++asked / times; };
     const auto found = find_plan(hardware, costs, request);
@@ -445,6 +445,8 @@ TEST_CASE("of few devices, single ones have a turn, too: in little time the defa
     CAPTURE(other);
     CHECK(within(2000, true, "") <= within(2000, false, other) * (1 + 1e-9));
   }
+  // Stages of unlike devices are looked for beside the others, and have these in little time.
+  CHECK(within(2000, true, "", true) <= within(2000, true, "") * (1 + 1e-9));
   // Of a third of that there is at least the plan that takes no time.
   CHECK(within(700, true, "") <= within(700, false, "") * (1 + 1e-9));
 }
