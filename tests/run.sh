@@ -69,6 +69,7 @@ fi
 if runs sweeps && ! bash tests/find_clang.sh >/dev/null; then lacking+=("headers are compiled alone with g++, which takes minutes more: no clang from 16 on (Debian: clang-16)"); fi
 
 export CXX=${CXX:-g++}
+gxx=$CXX
 export CMAKE_BUILD_PARALLEL_LEVEL=${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}
 export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$(nproc)}
 command -v ccache >/dev/null && export CMAKE_CXX_COMPILER_LAUNCHER=ccache
@@ -153,8 +154,7 @@ if runs sweeps; then
   tests_of sweeps "$start" --test-dir build/sweeps -L unit
   tests_of "sweeps of the tree" "$SECONDS" --test-dir build/sweeps -R '^packaging\.(alone|conan_create|cps_read|diagnostics|headers_in_cuda_source|text_size)$'
 fi
-gxx=$CXX
-if sanitizes && ! CXX=$(find_sanitizing_clang); then CXX=$gxx; fi
+if sanitizes; then CXX=$(find_sanitizing_clang) || CXX=$gxx; fi
 # Programs with sanitizers are large: binutils' first linker takes 2.6 processor seconds for one, its second 1.3, LLVM's 0.5.
 linker=()
 for name in lld gold; do
@@ -163,8 +163,7 @@ done
 # Without debug information, which is a tenth of the time: reports name functions, and lines if the preset is built as it is.
 # What searches is compiled once and runs in many tests, so the optimiser pays for itself there.
 runs debug && lane debug -DHETSCHED_TESTS=unit -DCMAKE_CXX_FLAGS_DEBUG=-O0 -DHETSCHED_SEARCH_FLAGS=-O1 "${linker[@]}"
-# By g++, whose ThreadSanitizer is at peace with Gloo's library; clang's reports races in it.
-runs tsan && CXX=$gxx lane tsan -DCMAKE_CXX_FLAGS_DEBUG=-O0
+runs tsan && lane tsan -DCMAKE_CXX_FLAGS_DEBUG=-O0 "${linker[@]}"
 if runs fuzz; then
   if find_sanitizing_clang >/dev/null; then
     lane fuzz

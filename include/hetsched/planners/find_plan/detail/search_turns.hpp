@@ -102,8 +102,8 @@ class search_turns {
     constexpr int many_devices = 1024;
     return request_.spent && planner_.name == planners().front().name && hardware_.device_count() > 1 &&
            hardware_.device_count() <= many_devices && !schedule_of(request_) &&
-           request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) &&
-           !request_.use_all_devices && !request_.target;
+           request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) && !request_.use_all_devices &&
+           !request_.target;
   }
 
   /// Searches of other planners, each for its share of the time, of the microbatch sizes that suit the best plan so far; between
