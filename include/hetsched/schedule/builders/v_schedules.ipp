@@ -116,7 +116,7 @@ class v_play {
 
  private:
   static constexpr std::size_t none = 4;
-  struct rank {
+  struct rank_state {
     v_walk walk;
     int held = 0;
     std::size_t weights_done = 0;
@@ -133,7 +133,7 @@ class v_play {
   }
 
   // Whether a forward has room now, also for everything that it overtakes.
-  [[nodiscard]] bool fits_early(const rank& own, std::size_t leg) const {
+  [[nodiscard]] bool fits_early(const rank_state& own, std::size_t leg) const {
     v_walk walk = own.walk;
     const int until = walk.time(leg);
     ++walk.next[leg];
@@ -185,7 +185,7 @@ class v_play {
 
   int microbatches_;
   const v_rule& rule_;
-  std::vector<rank> ranks_;
+  std::vector<rank_state> ranks_;
   int room_ = 0;
 };
 
