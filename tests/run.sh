@@ -15,7 +15,7 @@
 #   compilers only if named: g++ 13 and 14 and clang 16 to 19, in an Ubuntu 24.04 that it makes below build/; needs root
 # Nearly all of the time is compilation, so a test file is compiled where it proves most: under the sanitizers; optimised only if
 # it runs more there (it names tests/sanitizer_share.hpp, or a header that does) or is not built with sanitizers (commands, gpt,
-# mpi, onnx, the CUDA runtime). All lanes together are to take 15 minutes on two idle cores, and take about an hour. Clang compiles
+# mpi, onnx, the CUDA runtime). All lanes together are to take 15 minutes on two idle cores, and take 38. Clang compiles
 # what has sanitizers in half of g++'s time; without clang, g++ does it.
 # The last line is "N passed, N failed", with ", N skipped" if any were.
 # A test is a doctest case, or a CTest test that is not a doctest program; each counts once in every lane that runs it.

@@ -234,36 +234,9 @@ class nccl_links {
     wholes_.clear();
     for (const auto& f : families) wholes_.push_back(f.whole);
     (void)sort_in_rounds(added);
-    std::vector<double> mine;
-    for (const auto& c : added) {
-      if (c.ranks.front() != rank()) continue;
-      nccl_id id{};
-      require(api_.unique_id(id), "ncclGetUniqueId", {});
-      for (std::size_t k = 0; k < id.size(); k += 4)  // what a double holds exactly
-        mine.push_back(static_cast<double>(std::uint32_t{id[k]} | std::uint32_t{id[k + 1]} << 8 | std::uint32_t{id[k + 2]} << 16 |
-                                           std::uint32_t{id[k + 3]} << 24));
-    }
-    const auto all = added.empty() ? std::vector<std::vector<double>>{} : gather(mine);
-    const auto current = queue_.make_current();
-    std::vector<std::size_t> next(all.size(), 0);
     std::vector<nccl_clique> own = std::move(used);
-    for (const auto& c : added) {
-      nccl_id id{};
-      const auto first = as_size(c.ranks.front());
-      for (std::size_t k = 0; k < id.size(); ++k) {
-        const auto word = static_cast<std::uint32_t>(all[first].at(next[first] + k / 4));
-        id[k] = static_cast<unsigned char>(word >> 8 * (k % 4));
-      }
-      next[first] += id.size() / 4;
-      const auto place = std::find(c.ranks.begin(), c.ranks.end(), rank()) - c.ranks.begin();
-      if (place == static_cast<std::ptrdiff_t>(c.ranks.size())) continue;
-      if (!c.is_whole) own.push_back(c);
-      handle made{};
-      const int code = api_.connect(made, static_cast<int>(c.ranks.size()), id, static_cast<int>(place), c.link);
-      require(code, "ncclCommInitRankConfig", c);
-      made_[c] = made;
-      settle(c, "ncclCommInitRankConfig", until, options_.connect_s);
-    }
+    const auto current = queue_.make_current();
+    make(added, own, until);
     for (auto& f : families) split(f, own, until);
     std::map<nccl_clique, std::vector<int>> peers;
     for (const auto& [a, b] : new_pairs) {
@@ -404,6 +377,40 @@ class nccl_links {
   void require(int code, const char* call, const nccl_clique& with) const {
     if (code != 0 && code != nccl_in_progress) throw error_of(call, with, code);
   }
+
+  // Makes communicators, of which each one's first rank hands out the name; those of this rank that are no whole ones go into
+  // `own`.
+  void make(const std::vector<nccl_clique>& added, std::vector<nccl_clique>& own, deadline_time until) {
+    std::vector<double> mine;
+    for (const auto& c : added) {
+      if (c.ranks.front() != rank()) continue;
+      nccl_id id{};
+      require(api_.unique_id(id), "ncclGetUniqueId", {});
+      for (std::size_t k = 0; k < id.size(); k += 4)  // what a double holds exactly
+        mine.push_back(static_cast<double>(std::uint32_t{id[k]} | std::uint32_t{id[k + 1]} << 8 | std::uint32_t{id[k + 2]} << 16 |
+                                           std::uint32_t{id[k + 3]} << 24));
+    }
+    const auto all = added.empty() ? std::vector<std::vector<double>>{} : gather(mine);
+    std::vector<std::size_t> next(all.size(), 0);
+    for (const auto& c : added) {
+      nccl_id id{};
+      const auto first = as_size(c.ranks.front());
+      for (std::size_t k = 0; k < id.size(); ++k) {
+        const auto word = static_cast<std::uint32_t>(all[first].at(next[first] + k / 4));
+        id[k] = static_cast<unsigned char>(word >> 8 * (k % 4));
+      }
+      next[first] += id.size() / 4;
+      const auto place = std::find(c.ranks.begin(), c.ranks.end(), rank()) - c.ranks.begin();
+      if (place == static_cast<std::ptrdiff_t>(c.ranks.size())) continue;
+      if (!c.is_whole) own.push_back(c);
+      handle made{};
+      const int code = api_.connect(made, static_cast<int>(c.ranks.size()), id, static_cast<int>(place), c.link);
+      require(code, "ncclCommInitRankConfig", c);
+      made_[c] = made;
+      settle(c, "ncclCommInitRankConfig", until, options_.connect_s);
+    }
+  }
+
   /// Waits until NCCL has done what it was asked for on the host.
   void settle(const nccl_clique& with, const char* call, deadline_time until, double allowed_s) {
     while (true) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <string>
@@ -63,6 +64,95 @@ template <class Number>
   return {};
 }
 
+/// The variables of a launcher; null: it has none for that.
+struct launcher_names {
+  const char *launcher, *rank, *ranks, *local_rank, *master, *run;
+  bool ranks_alone;  ///< the number of ranks may be there without a rank: in the shell of an allocation
+};
+inline constexpr launcher_names pod_names{"kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", nullptr, "MASTER_ADDR", "HOSTNAME",
+                                          true};
+
+/// Reads places from variables. Get: (const char* name) -> const char*, or null.
+template <class Get>
+class place_reader {
+ public:
+  /// `get` outlives it.
+  explicit place_reader(const Get& get) : get_(get) {}
+
+  [[nodiscard]] std::string text(const char* name) const {
+    const char* const value = name ? get_(name) : nullptr;
+    return value ? value : "";
+  }
+  [[nodiscard]] int number(const char* name) const {
+    const std::string value = text(name);
+    int found = -1;
+    const auto end = value.data() + value.size();
+    const auto [stop, problem] = std::from_chars(value.data(), end, found);
+    if (problem != std::errc() || stop != end || found < 0)
+      throw input_error(std::string(name) + " is \"" + value + "\", which is no count");
+    return found;
+  }
+  [[nodiscard]] std::string alone() const {
+    return several_processes_text([&](const char* name) { return text(name).empty() ? -1 : number(name); });
+  }
+
+  /// In the order in which they count.
+  [[nodiscard]] std::array<launcher_names, 6> launchers() const {
+    constexpr launcher_names torchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID",
+                                      false};
+    constexpr launcher_names pmix{"pmix", "PMIX_RANK", "WORLD_SIZE", nullptr, "MASTER_ADDR", "PMIX_NAMESPACE", true};
+    const auto counts = [&](const launcher_names& k) {
+      return text("RANK").empty() && !text(k.rank).empty() && !text(k.ranks).empty();
+    };
+    const bool has_pmix = counts(pmix), by_srun = text(pmix.run).starts_with("slurm.") && !text("SLURM_PROCID").empty();
+    auto first = counts(pod_names) ? pod_names : torchrun;
+    first.ranks_alone = first.ranks_alone || has_pmix;
+    return {{
+        first,
+        {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", nullptr, "PMIX_NAMESPACE",
+         false},
+        // Before PMI, whose variables flux sets as well, without the place on the host.
+        {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nullptr, "FLUX_JOB_ID", true},
+        {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", nullptr, nullptr, false},
+        // Behind those that tell more, and before srun's, whose variables stay in a shell from which others start.
+        has_pmix && !by_srun ? pmix : first,
+        {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_JOB_ID", true},
+    }};
+  }
+
+  /// The place that a launcher's variables give. Requires: its rank and number of ranks are there.
+  [[nodiscard]] process_place place_by(const launcher_names& k) const {
+    const std::string_view launcher = k.launcher;
+    process_place place{.rank = number(k.rank), .ranks = number(k.ranks), .launcher = k.launcher, .master = {}, .run = {}};
+    const bool in_pod = launcher == pod_names.launcher;
+    place.local_rank = !text(k.local_rank).empty() ? number(k.local_rank) : in_pod ? 0 : place.rank;
+    place.master = text(k.master);
+    place.run = text(k.run);
+    // Restarts and the steps of a job are runs of their own.
+    if (launcher == "torchrun") {
+      const std::string port = text("MASTER_PORT");
+      place.run += "." + port + "." + text("TORCHELASTIC_RESTART_COUNT");
+      if (text("TORCHELASTIC_USE_AGENT_STORE") == "True" && !place.master.empty() && !port.empty())
+        place.store =
+            "torch://" + (place.master.find(':') == std::string::npos ? place.master : '[' + place.master + ']') + ':' + port;
+    }
+    // A pod's host is named after its job and index.
+    if (const std::string index = "-" + text(pod_names.rank); in_pod && place.run.ends_with(index))
+      place.run.resize(place.run.size() - index.size());
+    if (launcher == "slurm") place.run += "." + text("SLURM_STEP_ID");
+    if (place.ranks < 1 || place.rank >= place.ranks) {
+      const auto what =
+          std::string(k.rank) + " is " + std::to_string(place.rank) + " with " + k.ranks + " " + std::to_string(place.ranks);
+      throw rank_out_of_range(std::move(place), what);
+    }
+    if (place.ranks == 1) place.alone = alone();
+    return place;
+  }
+
+ private:
+  const Get& get_;
+};
+
 }  // namespace detail
 
 /// The place that the variables of torchrun, Open MPI's mpirun, PMI launchers (MPICH, Intel MPI), flux, pods of a Kubernetes
@@ -74,74 +164,17 @@ template <class Number>
 /// below the number of ranks.
 template <class Get>
 [[nodiscard]] process_place place_from(const Get& get) {
-  const auto text = [&](const char* name) -> std::string {
-    const char* const value = name ? get(name) : nullptr;
-    return value ? value : "";
-  };
-  const auto number = [&](const char* name) {
-    const std::string value = text(name);
-    int found = -1;
-    const auto end = value.data() + value.size();
-    const auto [stop, problem] = std::from_chars(value.data(), end, found);
-    if (problem != std::errc() || stop != end || found < 0)
-      throw input_error(std::string(name) + " is \"" + value + "\", which is no count");
-    return found;
-  };
-  const auto number_if_any = [&](const char* name) { return text(name).empty() ? -1 : number(name); };
-  struct names {
-    const char *launcher, *rank, *ranks, *local_rank, *master, *run;
-    bool ranks_alone;  ///< the number of ranks may be there without a rank: in the shell of an allocation
-  };
-  constexpr names torchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", false};
-  constexpr names pods{"kubernetes", "JOB_COMPLETION_INDEX", "WORLD_SIZE", nullptr, "MASTER_ADDR", "HOSTNAME", true};
-  constexpr names pmix{"pmix", "PMIX_RANK", "WORLD_SIZE", nullptr, "MASTER_ADDR", "PMIX_NAMESPACE", true};
-  const auto counts = [&](const names& k) { return text("RANK").empty() && !text(k.rank).empty() && !text(k.ranks).empty(); };
-  const bool has_pmix = counts(pmix), by_srun = text(pmix.run).starts_with("slurm.") && !text("SLURM_PROCID").empty();
-  names first = counts(pods) ? pods : torchrun;
-  first.ranks_alone = first.ranks_alone || has_pmix;
-  const names known[] = {
-      first,
-      {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", nullptr, "PMIX_NAMESPACE", false},
-      // Before PMI, whose variables flux sets as well, without the place on the host.
-      {"flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", nullptr, "FLUX_JOB_ID", true},
-      {"pmi", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", nullptr, nullptr, false},
-      // Behind those that tell more, and before srun's, whose variables stay in a shell from which others start.
-      has_pmix && !by_srun ? pmix : first,
-      {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_JOB_ID", true},
-  };
-  for (const auto& k : known) {
-    const bool has_rank = !text(k.rank).empty(), has_ranks = !text(k.ranks).empty();
+  const detail::place_reader read(get);
+  for (const auto& k : read.launchers()) {
+    const bool has_rank = !read.text(k.rank).empty(), has_ranks = !read.text(k.ranks).empty();
     if (!has_rank && (!has_ranks || k.ranks_alone)) continue;
     if (has_rank != has_ranks)
       throw input_error(std::string(has_rank ? k.rank : k.ranks) + " is set, but " + (has_rank ? k.ranks : k.rank) +
                         " is not: they come together from " + k.launcher);
-    process_place place{.rank = number(k.rank), .ranks = number(k.ranks), .launcher = k.launcher, .master = {}, .run = {}};
-    const bool in_pod = k.launcher == std::string_view(pods.launcher);
-    place.local_rank = !text(k.local_rank).empty() ? number(k.local_rank) : in_pod ? 0 : place.rank;
-    place.master = text(k.master);
-    place.run = text(k.run);
-    // Restarts and the steps of a job are runs of their own.
-    if (k.launcher == std::string_view("torchrun")) {
-      const std::string port = text("MASTER_PORT");
-      place.run += "." + port + "." + text("TORCHELASTIC_RESTART_COUNT");
-      if (text("TORCHELASTIC_USE_AGENT_STORE") == "True" && !place.master.empty() && !port.empty())
-        place.store =
-            "torch://" + (place.master.find(':') == std::string::npos ? place.master : '[' + place.master + ']') + ':' + port;
-    }
-    // A pod's host is named after its job and index.
-    if (const std::string index = "-" + text(pods.rank); in_pod && place.run.ends_with(index))
-      place.run.resize(place.run.size() - index.size());
-    if (k.launcher == std::string_view("slurm")) place.run += "." + text("SLURM_STEP_ID");
-    if (place.ranks < 1 || place.rank >= place.ranks) {
-      const auto what =
-          std::string(k.rank) + " is " + std::to_string(place.rank) + " with " + k.ranks + " " + std::to_string(place.ranks);
-      throw rank_out_of_range(std::move(place), what);
-    }
-    if (place.ranks == 1) place.alone = detail::several_processes_text(number_if_any);
-    return place;
+    return read.place_by(k);
   }
   process_place place;
-  place.alone = detail::several_processes_text(number_if_any);
+  place.alone = read.alone();
   return place;
 }
 

@@ -439,45 +439,7 @@ class gradient_exchange {
     std::vector<int> number;  // of terms that are here, by the chunk's
     std::size_t holders = 0;
     p.first_owned = owned_.size();
-    for (const auto& piece : plan.pieces) {
-      const auto& m = parameters[piece.parameter];
-      const auto& chunk = m.chunks[piece.chunk];
-      number.resize(chunk.terms.size(), -1);
-      holders = 0;
-      for (std::size_t h = 0; h < m.holders.size(); ++h) {
-        if (!m.holders[h].has(comm_.rank())) continue;
-        auto at = places(m, m.holders[h], comm_.rank(), chunk.part, piece.first, piece.last);
-        if (at.empty()) continue;
-        const local_parameter<Tensor> own = local(m.holders[h]);
-        if (std::find(p.stages.begin(), p.stages.end(), own.stage) == p.stages.end()) p.stages.push_back(own.stage);
-        if (own.stage >= begun_.size()) begun_.insert(begun_.end(), own.stage + 1 - begun_.size(), char{0});
-        const auto [first, last] = detail::kept_of(plan, piece);
-        if (plan.owned && plan.sharded && holders == 0 && first < last) {
-          auto& o = owned_.emplace_back();
-          o.piece = {piece.parameter, piece.chunk, first, last, make_buffer(last - first), make_buffer(last - first)};
-          o.part = parts_.size() - 1;
-          const auto offset = piece.offset + first - piece.first - plan.kept_first;
-          o.at.push_back({nullptr, {.first_a = 0, .first_b = offset, .length = last - first, .rows = 1}});
-          for (auto r : places(m, m.holders[h], comm_.rank(), chunk.part, first, last)) {
-            r.first_b -= first;
-            o.values.push_back({own.value, r});
-          }
-        }
-        ++holders;
-        for (auto& r : at) r.first_b += piece.offset - piece.first;
-        for (const auto& r : at) p.targets.push_back({plan.sharded ? own.value : own.gradient, r});
-        for (std::size_t i = 0; i < chunk.terms.size(); ++i) {
-          if (chunk.terms[i].device != comm_.rank() || chunk.terms[i].holder != static_cast<int>(h)) continue;
-          if (number[i] < 0) {
-            number[i] = static_cast<int>(p.terms.size());
-            p.terms.emplace_back();
-          }
-          auto& t = p.terms[as_size(number[i])];
-          if (std::find(t.stages.begin(), t.stages.end(), own.stage) == t.stages.end()) t.stages.push_back(own.stage);
-          for (const auto& r : at) t.at.push_back({own.gradient, r});
-        }
-      }
-    }
+    for (const auto& piece : plan.pieces) holders = add_piece(p, plan, piece, parameters[piece.parameter], number, local);
     p.last_owned = owned_.size();
     numbers_.push_back(number);
     std::size_t count = 0, here = 0, lists = 0;
@@ -502,6 +464,54 @@ class gradient_exchange {
       joint_.emplace_back(parts_.size() - 1, axis_of(p.plan.joint));
     }
     if (!frees_buffers_) make_sums(p);
+  }
+
+  // A piece of the last part, in all tensors of this rank that have it; `number`: see add_part. Returns how many there are.
+  template <class Local>
+  std::size_t add_piece(part& p, const detail::planned_part& plan, const detail::part_piece& piece, const model_parameter& m,
+                        std::vector<int>& number, Local& local) {
+    const auto& chunk = m.chunks[piece.chunk];
+    number.resize(chunk.terms.size(), -1);
+    std::size_t holders = 0;
+    for (std::size_t h = 0; h < m.holders.size(); ++h) {
+      if (!m.holders[h].has(comm_.rank())) continue;
+      auto at = places(m, m.holders[h], comm_.rank(), chunk.part, piece.first, piece.last);
+      if (at.empty()) continue;
+      const local_parameter<Tensor> own = local(m.holders[h]);
+      if (std::find(p.stages.begin(), p.stages.end(), own.stage) == p.stages.end()) p.stages.push_back(own.stage);
+      if (own.stage >= begun_.size()) begun_.insert(begun_.end(), own.stage + 1 - begun_.size(), char{0});
+      if (plan.owned && plan.sharded && holders == 0) add_owned(plan, piece, m, m.holders[h], own);
+      ++holders;
+      for (auto& r : at) r.first_b += piece.offset - piece.first;
+      for (const auto& r : at) p.targets.push_back({plan.sharded ? own.value : own.gradient, r});
+      for (std::size_t i = 0; i < chunk.terms.size(); ++i) {
+        if (chunk.terms[i].device != comm_.rank() || chunk.terms[i].holder != static_cast<int>(h)) continue;
+        if (number[i] < 0) {
+          number[i] = static_cast<int>(p.terms.size());
+          p.terms.emplace_back();
+        }
+        auto& t = p.terms[as_size(number[i])];
+        if (std::find(t.stages.begin(), t.stages.end(), own.stage) == t.stages.end()) t.stages.push_back(own.stage);
+        for (const auto& r : at) t.at.push_back({own.gradient, r});
+      }
+    }
+    return holders;
+  }
+
+  // What this rank keeps of a piece of the last part, if anything.
+  void add_owned(const detail::planned_part& plan, const detail::part_piece& piece, const model_parameter& m,
+                 const parameter_holder& holder, const local_parameter<Tensor>& own) {
+    const auto [first, last] = detail::kept_of(plan, piece);
+    if (!(first < last)) return;
+    auto& o = owned_.emplace_back();
+    o.piece = {piece.parameter, piece.chunk, first, last, make_buffer(last - first), make_buffer(last - first)};
+    o.part = parts_.size() - 1;
+    const auto offset = piece.offset + first - piece.first - plan.kept_first;
+    o.at.push_back({nullptr, {.first_a = 0, .first_b = offset, .length = last - first, .rows = 1}});
+    for (auto r : places(m, holder, comm_.rank(), m.chunks[piece.chunk].part, first, last)) {
+      r.first_b -= first;
+      o.values.push_back({own.value, r});
+    }
   }
 
   /// The number of the axis of these ranks.

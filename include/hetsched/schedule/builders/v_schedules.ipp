@@ -91,13 +91,31 @@ struct v_walk {
   return best;
 }
 
-HETSCHED_INLINE schedule v_schedule(int ranks, int microbatches, const v_rule& rule) {
-  require_counts(ranks, microbatches);
-  const auto block = v_block(ranks, rule.hops);
-  const auto count = as_size(ranks), each = as_size(microbatches);
-  int room = 0;
-  for (const auto& t : block) room = std::max(room, v_peak(t, microbatches));
+/// Ranks that do what a building block says, as far as what they need is there and there is room, or what comes next.
+class v_play {
+ public:
+  /// Both outlive it.
+  v_play(const std::vector<v_times>& block, int microbatches, const v_rule& rule)
+      : microbatches_(microbatches), rule_(rule), ranks_(block.size()) {
+    for (std::size_t r = 0; r < block.size(); ++r) {
+      room_ = std::max(room_, v_peak(block[r], microbatches));
+      ranks_[r].walk = {.times = &block[r], .microbatches = microbatches};
+      for (auto& e : ranks_[r].end) e.assign(as_size(microbatches), INT_MAX);
+    }
+  }
 
+  /// Fills in the actions of all lanes.
+  void run(schedule& result) {
+    const std::size_t each = 6 * as_size(microbatches_);
+    for (auto& l : result.lanes) l.actions.reserve(each);
+    std::size_t left = each * ranks_.size();
+    for (int now = 0; left > 0; ++now)
+      for (std::size_t r = 0; r < ranks_.size(); ++r)
+        if (step(r, now, result.lanes[r].actions)) --left;
+  }
+
+ private:
+  static constexpr std::size_t none = 4;
   struct rank_state {
     v_walk walk;
     int held = 0;
@@ -105,64 +123,77 @@ HETSCHED_INLINE schedule v_schedule(int ranks, int microbatches, const v_rule& r
     std::vector<action> weights;          // those possible so far
     std::array<std::vector<int>, 4> end;  // by leg and microbatch
   };
-  std::vector<rank_state> state(count);
-  for (std::size_t r = 0; r < count; ++r) {
-    state[r].walk = {.times = &block[r], .microbatches = microbatches};
-    for (auto& e : state[r].end) e.assign(each, INT_MAX);
-  }
-  const auto possible = [&](std::size_t r, std::size_t leg, int now) {
-    const auto m = as_size(state[r].walk.next[leg]);
-    const auto done = [&](std::size_t rank, std::size_t k) { return state[rank].end[k][m] <= now; };
+
+  [[nodiscard]] bool possible(std::size_t r, std::size_t leg, int now) const {
+    const auto m = as_size(ranks_[r].walk.next[leg]);
+    const auto done = [&](std::size_t other, std::size_t k) { return ranks_[other].end[k][m] <= now; };
     const bool down = leg % 2 == 0;
-    if (down ? r == 0 : r + 1 == count) return leg == 0 || done(r, leg - 1);
+    if (down ? r == 0 : r + 1 == ranks_.size()) return leg == 0 || done(r, leg - 1);
     return done(down ? r - 1 : r + 1, leg) && (is_v_forward(leg) || done(r, 3 - leg));
-  };
-  const auto fits_early = [&](const rank_state& s, std::size_t leg) {  // with room for everything that it overtakes
-    v_walk walk = s.walk;
+  }
+
+  // Whether a forward has room now, also for everything that it overtakes.
+  [[nodiscard]] bool fits_early(const rank_state& own, std::size_t leg) const {
+    v_walk walk = own.walk;
     const int until = walk.time(leg);
     ++walk.next[leg];
-    int held = s.held + 1;
+    int held = own.held + 1;
     for (auto k = walk.first(); walk.time(k) < until; k = walk.first()) {
       ++walk.next[k];
       held += is_v_forward(k) ? 1 : -1;
-      if (held > room) return false;
+      if (held > room_) return false;
     }
-    return held <= room;
-  };
+    return held <= room_;
+  }
 
-  auto result = make_schedule(ranks, microbatches, v_map(ranks));
-  for (auto& l : result.lanes) l.actions.reserve(6 * each);
-  std::size_t left = 6 * count * each;
-  for (int now = 0; left > 0; ++now)
-    for (std::size_t r = 0; r < count; ++r) {
-      auto& s = state[r];
-      constexpr std::size_t none = 4;
-      std::size_t leg = s.walk.first();
-      if (s.walk.time(leg) == INT_MAX || !possible(r, leg, now)) {
-        leg = none;
-        if (rule.early_forwards && s.weights.empty())
-          for (std::size_t k = 0; k < 2; ++k)
-            if (s.walk.time(k) < (leg == none ? INT_MAX : s.walk.time(leg)) && possible(r, k, now) && fits_early(s, k)) leg = k;
-      }
-      auto& list = result.lanes[r].actions;
-      if (leg == none || (is_v_forward(leg) && s.held == room)) {
-        if (s.weights_done == s.weights.size()) continue;
-        list.push_back(s.weights[s.weights_done++]);
-        --s.held;
-      } else {
-        const int rank = static_cast<int>(r), m = s.walk.next[leg]++;
-        const int stage = leg == 0 || leg == 3 ? rank : 2 * ranks - 1 - rank;
-        at(s.end[leg], m) = now + 1;
-        if (is_v_forward(leg)) {
-          list.push_back({.kind = action_kind::forward, .stage = stage, .microbatch = m});
-          ++s.held;
-        } else {
-          list.push_back({.kind = action_kind::backward_input, .stage = stage, .microbatch = m});
-          s.weights.push_back({.kind = action_kind::backward_weight, .stage = stage, .microbatch = m});
-        }
-      }
-      --left;
+  // The leg of what the rank does now; none: a weight gradient, or nothing.
+  [[nodiscard]] std::size_t leg_of(std::size_t r, int now) const {
+    const auto& own = ranks_[r];
+    std::size_t leg = own.walk.first();
+    if (own.walk.time(leg) == INT_MAX || !possible(r, leg, now)) {
+      leg = none;
+      if (rule_.early_forwards && own.weights.empty())
+        for (std::size_t k = 0; k < 2; ++k)
+          if (own.walk.time(k) < (leg == none ? INT_MAX : own.walk.time(leg)) && possible(r, k, now) && fits_early(own, k))
+            leg = k;
     }
+    return leg == none || (is_v_forward(leg) && own.held == room_) ? none : leg;
+  }
+
+  // Returns whether the rank does anything.
+  bool step(std::size_t r, int now, std::vector<action>& list) {
+    auto& own = ranks_[r];
+    const auto leg = leg_of(r, now);
+    if (leg == none) {
+      if (own.weights_done == own.weights.size()) return false;
+      list.push_back(own.weights[own.weights_done++]);
+      --own.held;
+      return true;
+    }
+    const int rank = static_cast<int>(r), m = own.walk.next[leg]++;
+    const int stage = leg == 0 || leg == 3 ? rank : 2 * static_cast<int>(ranks_.size()) - 1 - rank;
+    at(own.end[leg], m) = now + 1;
+    if (is_v_forward(leg)) {
+      list.push_back({.kind = action_kind::forward, .stage = stage, .microbatch = m});
+      ++own.held;
+    } else {
+      list.push_back({.kind = action_kind::backward_input, .stage = stage, .microbatch = m});
+      own.weights.push_back({.kind = action_kind::backward_weight, .stage = stage, .microbatch = m});
+    }
+    return true;
+  }
+
+  int microbatches_;
+  const v_rule& rule_;
+  std::vector<rank_state> ranks_;
+  int room_ = 0;
+};
+
+HETSCHED_INLINE schedule v_schedule(int ranks, int microbatches, const v_rule& rule) {
+  require_counts(ranks, microbatches);
+  const auto block = v_block(ranks, rule.hops);
+  auto result = make_schedule(ranks, microbatches, v_map(ranks));
+  v_play(block, microbatches, rule).run(result);
   return result;
 }
 
