@@ -21,6 +21,15 @@ from pathlib import Path
 TOLD = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_\w+|TORCHELASTIC_\w+|OMPI_\w+|PMIX?_\w+|MPI_\w+|FLUX_\w+|SLURM_\w+|JOB_COMPLETION_INDEX)$")
 
 
+def made(folder):
+    """Whether this process, and no other, has made it."""
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
 def start_all(ranks, variables, command):
     """Processes of a launcher, with variables(rank); ends as the first that fails does."""
     started = [subprocess.Popen(command, env={**os.environ, **variables(r)}) for r in ranks]
@@ -59,7 +68,7 @@ def stand_in(name, arguments):
     if name == "torchrun":
         # Its agents agree on who is first; here by who makes a folder.
         host, port = a.rdzv_endpoint.split(":")
-        node = next(k for k in range(a.nnodes) if not (made := Path(f"agent-{k}")).exists() and made.mkdir() is None)
+        node = next(k for k in range(a.nnodes) if made(Path(f"agent-{k}")))
         first, each = node * a.nproc_per_node, a.nproc_per_node
         return start_all(range(first, first + each), lambda r: {
             "RANK": str(r), "WORLD_SIZE": str(each * a.nnodes), "LOCAL_RANK": str(r - first), "MASTER_ADDR": host, "MASTER_PORT": port,
