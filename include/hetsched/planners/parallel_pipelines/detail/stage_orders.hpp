@@ -117,7 +117,7 @@ class stage_order_search {
   function_ref<bool()> go_on_;
   std::vector<pipeline_kind> kinds_;
   double value_ = 0;  // of the set that is gone on from
-  double close_ = 1;  // how far behind it is worth trying other cuts
+  double close_ = 1;  // other cuts are tried of rows that take up to so many times as long as the one at hand
   std::vector<open_set> open_;
   std::set<std::pair<std::size_t, std::vector<int>>> looked_at_;  // rows of kinds
   std::int64_t most_ = 0, actions_ = 0;
