@@ -451,6 +451,20 @@ TEST_CASE("of few devices, single ones have a turn, too: in little time the defa
   CHECK(within(700, true, "") <= within(700, false, "") * (1 + 1e-9));
 }
 
+TEST_CASE("few devices, which other planners leave idle: a plan of them all is found if it is better" *
+          doctest::skip(sanitizer_share > 1)) {
+  // One stage on each RTX 3090 leaves the T4s idle; pairs of either kind, cut by tensors, are 4 % faster.
+  const cluster hardware{.subclusters = {{"t4", *find_device("T4"), 2, 2, {5e-6, 1200e9 / 8}, {30e-6, 10e9 / 8}},
+                                         {"rtx3090", *find_device("RTX3090"), 1, 4, {5e-6, 64e9 / 8}, {30e-6, 100e9 / 8}}},
+                         .links = {{.a = 0, .b = 1, .link = {50e-6, 5e9 / 8}}}};
+  const auto model = gpt({.layers = 14, .hidden = 1536, .heads = 12, .vocab = 32000, .sequence = 2048});
+  const auto any = find_plan(hardware, model, {.global_batch = 3});
+  const auto all = find_plan(hardware, model, {.global_batch = 3, .use_all_devices = true});
+  REQUIRE(any);
+  REQUIRE(all);
+  CHECK(objective_of(*any) <= objective_of(*all) * (1 + 1e-9));
+}
+
 TEST_CASE("of a generous budget, turns of others take no more than a part of what the search takes") {
   for (const auto& [each, most] : {std::pair{9, 1.3}, {2, 1.5}}) {
     CAPTURE(each);
@@ -785,6 +799,12 @@ TEST_CASE("planners that share a book make the plans that they make alone, and a
     const hexiscale_options groups{.polish = false};
     const std::vector shared{hexiscale(book, problem, groups), hetauto_exact(book, problem), parallel_pipelines(book, problem)};
     CHECK(costs.layers_asked == given.costs.layers * static_cast<int>(given.costs.rows.size()));
+    // A line of the table reads it, too, where it is handed over.
+    const int asked = costs.layers_asked;
+    const auto of_table = planner_named("interop_dp").make(hardware, costs, problem, {.prices = &book});
+    CHECK(costs.layers_asked == asked);
+    compare(of_table, planner_named("interop_dp").make(hardware, costs, problem, {}));
+    CHECK(costs.layers_asked > asked);
     compare(shared[0], hexiscale(hardware, costs, problem, groups));
     compare(shared[1], hetauto_exact(hardware, costs, problem));
     compare(shared[2], parallel_pipelines(hardware, costs, problem));
