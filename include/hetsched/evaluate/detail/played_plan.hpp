@@ -266,6 +266,21 @@ struct device_balance {
   return text;
 }
 
+/// Gives a pipeline whose order is to be searched that of an earlier one which takes and may hold as much: it would be the same.
+inline void share_order(plan& p, std::size_t l) {
+  auto& line = p.pipelines[l];
+  if (l == 0 || line.schedule.actions || id_of(line.schedule) != schedule_id::searched) return;
+  const auto times = to_pipeline(line);
+  const auto rooms = activation_rooms(line);
+  const auto alike = [&](const pipeline_plan& other) {
+    return other.schedule.name == line.schedule.name && other.microbatches == line.microbatches &&
+           other.stages.size() == line.stages.size() && to_pipeline(other) == times && activation_rooms(other) == rooms;
+  };
+  const auto end = p.pipelines.begin() + static_cast<std::ptrdiff_t>(l);
+  if (const auto known = std::find_if(p.pipelines.begin(), end, alike); known != end)
+    line.schedule.actions = known->schedule.actions;
+}
+
 /// evaluate, once the costs are filled in.
 [[nodiscard]] inline outcome<evaluation> evaluate_priced(const cluster& hardware, plan p, const evaluate_options& options) {
   evaluation result;
@@ -275,6 +290,7 @@ struct device_balance {
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     auto& line = p.pipelines[l];
     for (auto& s : line.stages) s.memory_capacity_bytes = subcluster_of(hardware, s.devices.front().mesh).device.memory_bytes;
+    share_order(p, l);
     auto played = play(line, options);
     if (!played) return played.why_not();
     const auto& behind_s = finish_s[l];
