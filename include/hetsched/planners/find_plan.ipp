@@ -153,10 +153,11 @@ namespace detail {
   return has_warmups(schedule) || schedule == schedule_id::gpipe;
 }
 
-/// Costs for a schedule that holds all microbatches at once: their activations, and what is lost between them, count as weights.
-struct costs_of_all_held : any_cost_model {
+/// Costs for a schedule that holds so many microbatches at once: their activations, and what is lost between them, count as
+/// weights.
+struct costs_of_held : any_cost_model {
   int microbatches;
-  costs_of_all_held(any_cost_model costs, int count) : any_cost_model(std::move(costs)), microbatches(count) {}
+  costs_of_held(any_cost_model costs, int count) : any_cost_model(std::move(costs)), microbatches(count) {}
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
     return held(any_cost_model::layer(index, where), where);
   }
@@ -224,39 +225,91 @@ class plan_finder {
   }
 
  private:
-  // Whether the order of the stages' work is searched for plans that the planner finds for its own.
+  // Whether plans of the planner's own orders are searched for first, and then played under the schedule that is asked for. One
+  // that holds all microbatches suits other sizes.
   [[nodiscard]] bool orders_last() const {
-    return schedule_ == schedule_id::searched && !request_.target && !request_.mixed_stages && !is_baseline(planner_) &&
-           request_.objective == plan_objective::iteration;
+    if (!schedule_ || schedule_ == id_of(request_.how.warmup) || schedule_ == schedule_id::gpipe ||
+        schedule_ == schedule_id::looped_bfs)
+      return false;
+    return !request_.target && !request_.mixed_stages && !is_baseline(planner_) &&
+           !(planner_.of_batch && has_warmups(*schedule_)) && request_.objective == plan_objective::iteration;
   }
 
-  // The best of what a search of the planner's own orders ends with at each size, under the best order that is found for it.
+  // The best of what a search of the planner's own orders ends with at each size, under the schedule.
   [[nodiscard]] outcome<plan> under_orders() {
     auto own = request_;
     own.schedule.clear();
-    own.met = {};  // plans of other orders than those that are asked for
-    own.how.splits = true;
-    plan_finder finder(hardware_, costs_, own, planner_);
-    auto found = finder.of_many_devices();
+    own.how.splits = bound_kind(*schedule_) == order_bound_kind::split;
+    std::vector<plan> met;
+    own.met = [&](const plan& p) { met.push_back(p); };
+    const auto found = plan_finder(hardware_, costs_, own, planner_).of_many_devices();
     if (!found) return found;
-    outcome<plan> best = refusal{refusal::kind::infeasible, {}};
-    for (const auto& p : finder.best_of_sizes(*found)) {
-      if (best && !go_on()) break;
-      auto judged = under_schedule(hardware_, costs_, p, judging(request_));
-      if (judged && request_.met) request_.met(*judged);
-      if (judged ? !best || objective_of(*judged) < objective_of(*best) : !best) best = std::move(judged);
+    auto [best, lacks] = best_under_schedule(*found, met);
+    // A schedule that holds more microbatches, one for each stage, say, may have room on other stages.
+    auto held = static_cast<int>(found->pipelines.front().stages.size());
+    constexpr int tries = 3;
+    for (int k = 0; k < tries && lacks && go_on(); ++k) {
+      const costs_by_size roomy = [this, held](int size) {
+        return any_cost_model::owner_of(costs_of_held{costs_(size), std::min(held, request_.global_batch / size)});
+      };
+      met.clear();
+      const auto other = plan_finder(hardware_, roomy, own, planner_).of_many_devices();
+      if (!other) break;
+      auto fits = best_under_schedule(*other, met).first;
+      const bool fit = fits.has_value();
+      if (fit && (!best || objective_of(*fits) < objective_of(*best))) best = std::move(fits);
+      // Fewer stages hold fewer; some schedules hold two for each.
+      const int stages = static_cast<int>(other->pipelines.front().stages.size()), next = fit ? stages : 2 * stages;
+      if (next == held || (best && next > held)) break;
+      held = next;
     }
-    if (!best || !found->evidence) return best;
-    auto& told = best->evidence.emplace(*found->evidence);
-    // Bounds of planners that know no split backwards say nothing here.
-    if (planner_.name != planners()[0].name && planner_.name != planners()[1].name) {
-      told.objective_bound = least_busy_s();
+    if (best && found->evidence) tell_of_orders(*best, *found->evidence);
+    return best;
+  }
+
+  // The best of the plans that a search has met under the schedule, and whether the best of its own lacks memory there. Orders
+  // are searched for the best plan of each size only.
+  [[nodiscard]] std::pair<outcome<plan>, bool> best_under_schedule(const plan& found, std::vector<plan> met) const {
+    const bool orders = schedule_ == schedule_id::searched;  // which takes time
+    const std::size_t most = orders ? 1 : 5;                 // of each size
+    const double longest = orders ? 1.25 * objective_of(found) : infinity;
+    std::stable_sort(met.begin(), met.end(), [](const plan& a, const plan& b) { return objective_of(a) < objective_of(b); });
+    met.insert(met.begin(), found);
+    std::vector<plan> some;
+    std::map<int, std::size_t> count;
+    for (auto& p : met) {
+      auto& of_size = count[p.pipelines.front().microbatch_size];
+      if (of_size == most || objective_of(p) > longest ||
+          std::any_of(some.begin(), some.end(), [&](const plan& other) { return other.pipelines == p.pipelines; }))
+        continue;
+      ++of_size;
+      some.push_back(std::move(p));
+    }
+    outcome<plan> best = refusal{refusal::kind::infeasible, {}};
+    bool lacks = false;
+    for (std::size_t k = 0; k < some.size() && (k == 0 || go_on()); ++k) {
+      auto judged = under_schedule(hardware_, costs_, some[k], judging(request_));
+      if (judged && request_.met) request_.met(*judged);
+      if (k == 0) lacks = !judged;
+      if (judged ? !best || objective_of(*judged) < objective_of(*best) : k == 0) best = std::move(judged);
+    }
+    return {std::move(best), lacks};
+  }
+
+  // What the search of other orders has proven of a plan under the schedule.
+  void tell_of_orders(plan& best, const search_evidence& of_search) {
+    auto& told = best.evidence.emplace(of_search);
+    auto kind = bound_kind(*schedule_);
+    // Most planners' bounds know no split backwards.
+    if (kind == order_bound_kind::split && planner_.name != planners()[0].name && planner_.name != planners()[1].name)
+      kind = order_bound_kind::busy;
+    if (kind == order_bound_kind::busy || kind == order_bound_kind::nothing) {
+      told.objective_bound = kind == order_bound_kind::busy ? least_busy_s() : 0;
       told.space = "one pipeline or more, on any devices in any order";
     }
     told.stopped = !go_on();
-    tell_of_better(*best);
+    tell_of_better(best);
     told.complete = told.objective_bound >= told.objective_value * (1 - parallel_pipelines_options{}.gap);
-    return best;
   }
 
   // What no plan is below under any schedule: devices that never stand idle.
@@ -366,7 +419,12 @@ class plan_finder {
     p.setting = request_.setting;
     p.pipelines.push_back(std::move(line));
     if (request_.target && !gaps(p, *request_.target, hardware_).empty()) return {};
-    auto judged = evaluate(hardware_, costs_, std::move(p), judging(request_));
+    outcome<evaluation> judged = refusal{refusal::kind::infeasible, {}};
+    try {
+      judged = evaluate(hardware_, costs_, std::move(p), judging(request_));
+    } catch (const input_error&) {  // of a schedule for more ranks
+      return {};
+    }
     if (!judged || !judged->shortage.empty() || judged->plan.predicted.iteration_s > request_.deadline_s) return {};
     judged->plan.setting = request_.setting;
     return std::move(judged->plan);
@@ -538,6 +596,7 @@ class plan_finder {
       if (!soon) found = with_other_planners(std::move(found), problem, how);
       if (request_.target->equal_pipelines) found = with_equal_pipelines(std::move(found), problem, how);
     }
+    if (schedule_) found = no_worse_than_known(std::move(found), size);
     if (found) {
       found->setting = request_.setting;
       best_before_ = std::min(best_before_, objective_of(*found));
@@ -553,6 +612,19 @@ class plan_finder {
     }
     if (asked.first_plan && !soon) whole_.emplace(size, found);
     return found;
+  }
+
+  // What a size's search found, or what it found before: what is better by the planner's own orders may be worse under another
+  // schedule, or lack memory there.
+  [[nodiscard]] outcome<plan> no_worse_than_known(outcome<plan> found, int size) const {
+    const auto known = of_sizes_.find(size);
+    if (known == of_sizes_.end() || (found && objective_of(*found) <= objective_of(known->second))) return found;
+    auto best = known->second;
+    if (found && found->evidence) {
+      best.evidence = found->evidence;
+      tell_of_better(best);
+    }
+    return best;
   }
 
   using maker = decltype(planner_entry::make);
@@ -647,7 +719,7 @@ class plan_finder {
       if (!found && found.why_not().why == refusal::kind::infeasible && !request_.mixed_stages && !soon && go_on()) {
         choice.known.clear();
         choice.similar.clear();
-        const auto all_held = any_cost_model::owner_of(costs_of_all_held{costs(size), problem.microbatches});
+        const auto all_held = any_cost_model::owner_of(costs_of_held{costs(size), problem.microbatches});
         auto other = make(hardware, all_held, problem, choice);
         if (other) other = under_schedule(hardware, costs, *std::move(other), how);
         if (other) {
@@ -867,12 +939,16 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
 // What find_plan finds for transfers beside computing.
 [[nodiscard]] inline outcome<plan> planned(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                            const planner_entry& planner) {
-  if (!request.target) return detail::plan_finder(hardware, costs, request, planner).run();
+  // A rule of warm-ups is what planners plan for.
+  auto ruled = request;
+  if (const auto rule = request.schedule.empty() ? std::nullopt : rule_of(schedule_named(request.schedule)))
+    ruled.how.warmup = *rule;
+  if (!request.target) return detail::plan_finder(hardware, costs, ruled, planner).run();
   if (request.setting.further_tokens > 0 && !request.target->further_tokens)
     return refusal{refusal::kind::infeasible, request.target->name +
                                                   " can run none: the model's head predicts further tokens than the next "
                                                   "(further_tokens; num_nextn_predict_layers of a config.json)"};
-  const auto own = detail::for_target(request, planner);
+  const auto own = detail::for_target(ruled, planner);
   auto found = detail::plan_finder(hardware, costs, own, planner).run();
   if (!found && found.why_not().why == refusal::kind::stopped && request.wait_for_first)
     found = detail::plan_finder(hardware, costs, own, planner).first_of_all();
@@ -888,7 +964,7 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
   }
   if (found || found.why_not().why != refusal::kind::infeasible) return found;
   // How much the target's rules cost may be what a user wants to know.
-  auto any = request;
+  auto any = ruled;
   any.target.reset();
   any.setting.target.clear();
   const auto free = detail::plan_finder(hardware, costs, any, planner).run();

@@ -28,6 +28,27 @@ namespace hetsched::detail {
 /// What schedules take more microbatches for than there are, to make stages more even: see tapered().
 inline constexpr std::array hastes{1.0, 2.0, 4.0};
 
+/// What holds for all plans under a schedule.
+enum class order_bound_kind {
+  whole,   ///< bounds for forwards and backwards that stay whole
+  split,   ///< bounds for backwards that may be split
+  busy,    ///< devices that never stand idle: stages are cut
+  nothing  ///< each rank works for two stages, with prices of the devices of either
+};
+[[nodiscard]] inline order_bound_kind bound_kind(schedule_id schedule) {
+  using enum schedule_id;
+  if (has_warmups(schedule) || schedule == gpipe) return order_bound_kind::whole;
+  if (schedule == searched || schedule == zb_h1 || schedule == zb_h2) return order_bound_kind::split;
+  return schedule == dualpipe || schedule == chimera ? order_bound_kind::nothing : order_bound_kind::busy;
+}
+
+/// The rule of warm-ups that a schedule is; none if it is none.
+[[nodiscard]] inline std::optional<warmup_rule> rule_of(schedule_id schedule) {
+  for (const auto rule : {warmup_rule::exact, warmup_rule::one_f_one_b, warmup_rule::h1f1b, warmup_rule::eager})
+    if (id_of(rule) == schedule) return rule;
+  return {};
+}
+
 /// Prices by microbatch size, each made when it is first asked for.
 class price_books {
  public:

@@ -622,7 +622,8 @@ class iteration_bound {
       const int layer = static_cast<int>(std::find(kind_.begin(), kind_.end(), static_cast<int>(k)) - kind_.begin());
       double least = infinity;
       for (const int p : open_) {
-        if (table_.time(p, layer, layer + 1) <= longest) least = std::min(least, passage_of(p, {layer, layer + 1}));
+        const double t = table_.time(p, layer, layer + 1);
+        if (t <= longest) least = std::min(least, splits_ ? table_.forward(p, layer, layer + 1) : t);
       }
       sum += layers_of_kind_[k] * least;
     }
