@@ -344,7 +344,7 @@ class plan_finder {
   // whole backwards is within what bounds speak of, but fewer programs run one than run 1F1B.
   [[nodiscard]] plan with_better_order(plan found) {
     constexpr double near = 1.03, worth = 0.005;
-    if (found.evidence && found.evidence->complete) return found;
+    if (found.evidence && found.evidence->objective_bound >= (1 - worth) * objective_of(found)) return found;
     auto how = judging(request_);
     const auto soon = [&] { return go_on(); };
     const auto in_time = [&](double, double) { return go_on(); };

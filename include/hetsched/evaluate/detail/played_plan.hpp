@@ -266,19 +266,20 @@ struct device_balance {
   return text;
 }
 
-/// Gives a pipeline whose order is to be searched that of an earlier one which takes and may hold as much: it would be the same.
+/// Gives a pipeline whose order is to be searched that of an earlier one of the same costs and room: it would be the same.
 inline void share_order(plan& p, std::size_t l) {
   auto& line = p.pipelines[l];
-  if (l == 0 || line.schedule.actions || id_of(line.schedule) != schedule_id::searched) return;
-  const auto times = to_pipeline(line);
-  const auto rooms = activation_rooms(line);
-  const auto alike = [&](const pipeline_plan& other) {
-    return other.schedule.name == line.schedule.name && other.microbatches == line.microbatches &&
-           other.stages.size() == line.stages.size() && to_pipeline(other) == times && activation_rooms(other) == rooms;
-  };
-  const auto end = p.pipelines.begin() + static_cast<std::ptrdiff_t>(l);
-  if (const auto known = std::find_if(p.pipelines.begin(), end, alike); known != end)
-    line.schedule.actions = known->schedule.actions;
+  if (line.schedule.actions || id_of(line.schedule) != schedule_id::searched) return;
+  for (std::size_t k = 0; k < l && !line.schedule.actions; ++k) {
+    const auto& other = p.pipelines[k];
+    bool alike = other.schedule.name == line.schedule.name && other.microbatches == line.microbatches &&
+                 other.stages.size() == line.stages.size() && other.boundaries == line.boundaries;
+    for (std::size_t i = 0; alike && i < line.stages.size(); ++i) {
+      const auto &s = line.stages[i], &t = other.stages[i];
+      alike = s.cost == t.cost && s.overheads == t.overheads && s.memory_capacity_bytes == t.memory_capacity_bytes;
+    }
+    if (alike) line.schedule.actions = other.schedule.actions;
+  }
 }
 
 /// evaluate, once the costs are filled in.
