@@ -193,6 +193,7 @@ struct plan_answer {
   nlohmann::ordered_json noise = {}, bias = {};
   hetsched::send_mode sends = hetsched::send_mode::asynchronous;
   std::optional<double> held_up_s = {};  ///< an iteration of it whose sends hold ranks up
+  std::optional<double> split_s = {};    ///< its iteration where backwards are split, if that is worth telling
   std::vector<lesser_plan> lesser = {};  ///< with some devices less
   std::vector<hetsched::plan> frontier = {};
   std::string frontier_text = {}, space_text = {};
@@ -289,8 +290,9 @@ inline void print(const plan_arguments& given, const hetsched::cluster& hardware
   if (given.json) {
     std::cout << answer_json(hardware, source, answer, files) << std::flush;
   } else {
-    std::cout << answer.frontier_text << answer.space_text << summary(hardware, best, source, held_up_s) << answer.unsure_text
-              << source.held_up_text(answer.sends, held_up_s) << sent_cost_text(best, held_up_s) << files.summary() << std::flush;
+    std::cout << answer.frontier_text << answer.space_text << summary(hardware, best, source, held_up_s, answer.split_s)
+              << answer.unsure_text << source.held_up_text(answer.sends, held_up_s) << sent_cost_text(best, held_up_s)
+              << files.summary() << std::flush;
     if (!answer.lesser.empty()) std::cout << '\n' << what_if_text(hardware, answer.lesser, best, held_up_s);
   }
   for (const auto& remarks : {source.remarks(hardware, best), shared_links(hardware, best)})
@@ -299,6 +301,30 @@ inline void print(const plan_arguments& given, const hetsched::cluster& hardware
     std::cerr << "hetsched-plan: an MFU above 100 % cannot be: do the costs belong to microbatches of "
               << best.pipelines.front().microbatch_size << " samples, and to this model?\n";
   if (interrupted()) std::cerr << "hetsched-plan: stopped by a signal; this is the best plan until then\n";
+}
+
+/// What the plan's devices would take under `auto`, which splits backwards, where nobody has asked for a schedule and that is
+/// much less; none where there is no time left, or the orders are too long to look at in passing.
+[[nodiscard]] inline std::optional<double> with_split_backwards(const plan_arguments& given, const hetsched::cluster& hardware,
+                                                                const cost_source& source, const progress_line& progress,
+                                                                const hetsched::plan& p) {
+  using namespace hetsched;
+  constexpr double worth = 0.01;
+  constexpr std::int64_t most_actions = 50'000;
+  if (!given.schedule.empty() || given.target || given.warmup != "exact" || given.objective != plan_objective::iteration ||
+      !in_time(given, progress))
+    return {};
+  std::int64_t actions = 0;
+  for (const auto& line : p.pipelines)
+    actions = std::max(actions, static_cast<std::int64_t>(line.stages.size()) * line.microbatches);
+  if (actions > most_actions) return {};
+  auto how = judging(given, source);
+  const auto go_on = [&](double, double) { return in_time(given, progress); };
+  how.progress = go_on;
+  const auto split =
+      plan_under_schedule(hardware, costs_on(hardware, source.priced()), p, std::string(auto_schedule_name), how, false);
+  if (!split || split->predicted.iteration_s > (1 - worth) * p.predicted.iteration_s) return {};
+  return split->predicted.iteration_s;
 }
 
 /// hetsched-plan under an objective of training.
@@ -329,6 +355,7 @@ inline void print(const plan_arguments& given, const hetsched::cluster& hardware
   if (!lost.empty()) answer.lesser = plans_without(given, planner, hardware, source, lost, answer.best);
   answer.sends = source.sends(given.sends, best);
   answer.held_up_s = iteration_with_sends(given, hardware, source, best);
+  if (!answer.held_up_s && !given.json) answer.split_s = with_split_backwards(given, hardware, source, progress, best);
   if (const auto* const left = answer.lesser.empty() ? nullptr : &answer.lesser.front();
       !given.out.empty() && left && !left->found) {
     std::cerr << "hetsched-plan: no plan without " << lost_of_all_text(hardware, left->lost) << ": "

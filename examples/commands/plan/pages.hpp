@@ -243,9 +243,10 @@ template <class Plan>
   return {"runs in", std::to_string(groups[0].size()) + " of " + std::to_string(plan_targets().size()), text};
 }
 
-/// What is printed. `costs`: those of the plan; `held_up_s`: an iteration whose sends hold ranks up.
+/// What is printed. `costs`: those of the plan; `held_up_s`: an iteration whose sends hold ranks up; `split_s`: one that splits
+/// backwards.
 [[nodiscard]] inline std::string summary(const hetsched::cluster& hardware, const hetsched::plan& p, const cost_source& costs,
-                                         std::optional<double> held_up_s = {}) {
+                                         std::optional<double> held_up_s = {}, std::optional<double> split_s = {}) {
   using namespace hetsched;
   std::vector<std::vector<std::string>> figures;
   for (const auto& f : prediction_figures(p.predicted, p.setting.sequence)) figures.push_back({f.label, f.value, f.note});
@@ -260,6 +261,10 @@ template <class Plan>
   if (p.setting.stack) figures.push_back({"stack", p.setting.stack->name, costs.stack_bytes_text()});
   figures.push_back({"costs", p.setting.costs, costs.basis_text(hardware)});
   if (const auto links = costs.links_text(hardware); !links.empty()) figures.push_back({"links", "Gbit/s", links});
+  if (split_s)
+    figures.push_back(
+        {"zero bubble", format_seconds(*split_s),
+         format_percent(1 - *split_s / p.predicted.iteration_s) + " less, by --schedule auto: it splits backwards"});
   figures.push_back(target_row(hardware, p));
   const auto schedules = schedules_text(p);
   if (p.objective != plan_objective::iteration) held_up_s.reset();  // of which its evidence is not

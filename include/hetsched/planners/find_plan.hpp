@@ -25,14 +25,16 @@ namespace hetsched {
 /// The whole way from a cluster, costs and a batch to a plan: the best over microbatch sizes, of one planner of a table, under
 /// the schedule that is asked for, for which stages are cut anew where that helps, and with stages of unlike devices if asked.
 /// All sizes get a first look, and those whose bound leaves hope a search. A planner that chooses microbatches by itself is left
-/// to it. Where request.sends hold ranks up, plans are chosen by their iteration with these. For a target, every choice of what
-/// its stages must have in common is searched, and the plan is one that it runs as it is (gaps() finds none). Returns: the plan,
-/// evaluated, whose evidence is that of all sizes together; the best so far, or that of first_plan if it is better, where go_on
-/// ended the search; else why there is none, in the words of the smallest size that has costs: that a search was stopped only if
-/// go_on ended it, or if no search of a size came to an end. Throws: input_error for a planner or schedule that is not known, a
-/// batch below 1, a microbatch size that does not divide it, an objective that the planner does not know, what does not go with
-/// the target (a planner of several pipelines, mixed stages, another schedule, costs of parts of blocks), and as the planner
-/// does. Determinism: as the planner's, unless go_on ends it. Example:
+/// to it. Where no schedule is asked for and the warm-ups are exact, the default planner's plan may run another order of whole
+/// backwards (auto, with its actions) that is shorter by 0.5 % or more. Where request.sends hold ranks up, plans are chosen by
+/// their iteration with these. For a target, every choice of what its stages must have in common is searched, and the plan is one
+/// that it runs as it is (gaps() finds none). Returns: the plan, evaluated, whose evidence is that of all sizes together; the
+/// best so far, or that of first_plan if it is better, where go_on ended the search; else why there is none, in the words of the
+/// smallest size that has costs: that a search was stopped only if go_on ended it, or if no search of a size came to an end.
+/// Throws: input_error for a planner or schedule that is not known, a batch below 1, a microbatch size that does not divide it,
+/// an objective that the planner does not know, what does not go with the target (a planner of several pipelines, mixed stages,
+/// another schedule, costs of parts of blocks), and as the planner does. Determinism: as the planner's, unless go_on ends it.
+/// Example:
 ///     const auto chain = make_chain(gpt({.layers = 24, .hidden = 2048, .heads = 16}));
 ///     const auto costs = [&](int size) { return analytic_cost_model(hardware, chain, {.microbatch_size = size}); };
 ///     const auto found = find_plan(hardware, costs, {.global_batch = 256});

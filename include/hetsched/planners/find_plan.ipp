@@ -29,6 +29,7 @@
 #include <hetsched/planners/detail/offered.hpp>
 #include <hetsched/planners/detail/quickly_placed.hpp>
 #include <hetsched/planners/find_plan.hpp>
+#include <hetsched/planners/find_plan/detail/new_orders.hpp>
 #include <hetsched/planners/find_plan/detail/search_turns.hpp>
 #include <hetsched/planners/find_plan/detail/sends_of.hpp>
 #include <hetsched/planners/first_plan.hpp>
@@ -39,6 +40,7 @@
 #include <hetsched/planners/parallel_pipelines.hpp>
 #include <hetsched/planners/parallel_pipelines/detail/worth.hpp>
 #include <hetsched/planners/placement.hpp>
+#include <hetsched/schedule/bounds.hpp>
 #include <hetsched/schedule/builders/named.hpp>
 #include <hetsched/search/frontier.hpp>
 #include <hetsched/search/microbatch.hpp>
@@ -67,37 +69,42 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
       best = judged->plan;
     return judged;
   };
+  // An order is searched for only where devices that part backwards, too, could be done in time.
+  const auto is_late = [&](const plan& candidate) {
+    if (!best || schedule != auto_schedule_name) return false;
+    auto family = candidate;
+    for (auto& line : family.pipelines) line.schedule = {.name = std::string(name_of(schedule_id::one_f_one_b))};
+    const auto priced = evaluate(hardware, costs, std::move(family), options);
+    if (!priced) return true;
+    const auto& lines = priced->plan.pipelines;
+    return std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
+      return split_backward_lower_bound(to_pipeline(line), line.microbatches) > objective_of(*best);
+    });
+  };
   const auto planned = consider(p);
   const auto go_on = [&] { return !options.progress || options.progress(objective_of(best ? *best : p), 0); };
-  constexpr std::array hastes{1.0, 2.0, 4.0};
-  std::array<plan, hastes.size()> recut{p, p, p};
-  std::map<int, price_book> books;
-  const auto book_of = [&](int size) -> price_book& { return books.try_emplace(size, hardware, costs(size)).first->second; };
-  for (std::size_t l = 0; l < p.pipelines.size() && go_on(); ++l) {
-    const auto own = tapered(book_of(p.pipelines[l].microbatch_size), p.pipelines[l], hastes);
-    for (std::size_t h = 0; h < own.size(); ++h) recut[h].pipelines[l] = own[h];
-  }
-  for (auto& candidate : recut)
-    if (candidate.pipelines != p.pipelines && go_on()) (void)consider(std::move(candidate));
+  detail::price_books books(hardware, costs);
+  for (auto& candidate : detail::recut(books, planned ? planned->plan : p, go_on))
+    if (go_on() && !is_late(candidate)) (void)consider(std::move(candidate));
   const int size = p.pipelines.front().microbatch_size, samples = static_cast<int>(sample_count(p));
   if (on_any_devices && samples % size == 0 && go_on()) {
     // A schedule that splits backwards may be faster than the bound of whole ones: a third of the way back, as a rule.
     constexpr double split = 1.5;
     std::vector<any_schedule_options> ways;
-    for (const double haste : hastes)
+    for (const double haste : detail::hastes)
       for (const int in_flight : {1, static_cast<int>(p.pipelines.front().stages.size())})
         ways.push_back({.microbatches = samples / size,
                         .haste = haste,
                         .in_flight = in_flight,
                         .below_s = best ? split * haste * objective_of(*best) : 0});
-    if (const auto found = any_schedule_pipelines(book_of(size), ways, go_on))
+    if (const auto found = any_schedule_pipelines(books.of(size), ways, go_on))
       for (const auto& line : *found) {
         if (!line || !go_on()) continue;
         auto candidate = p;
         candidate.pipelines.assign(1, line->line);
         candidate.pipelines[0].microbatch_size = size;
         candidate.pipelines[0].schedule = {.name = schedule};
-        (void)consider(std::move(candidate));
+        if (!is_late(candidate)) (void)consider(std::move(candidate));
       }
   }
   if (best) return *std::move(best);
@@ -146,10 +153,11 @@ namespace detail {
   return has_warmups(schedule) || schedule == schedule_id::gpipe;
 }
 
-/// Costs for a schedule that holds all microbatches at once: their activations, and what is lost between them, count as weights.
-struct costs_of_all_held : any_cost_model {
+/// Costs for a schedule that holds so many microbatches at once: their activations, and what is lost between them, count as
+/// weights.
+struct costs_of_held : any_cost_model {
   int microbatches;
-  costs_of_all_held(any_cost_model costs, int count) : any_cost_model(std::move(costs)), microbatches(count) {}
+  costs_of_held(any_cost_model costs, int count) : any_cost_model(std::move(costs)), microbatches(count) {}
   [[nodiscard]] stage_cost layer(int index, const placement& where) const {
     return held(any_cost_model::layer(index, where), where);
   }
@@ -191,7 +199,8 @@ class plan_finder {
   }
 
   [[nodiscard]] outcome<plan> run() {
-    auto found = of_many_devices();
+    auto found = orders_last() ? under_orders() : of_many_devices();
+    if (found && tries_orders()) found = with_better_order(*std::move(found));
     auto one = on_one_device();
     if (!one || (found && objective_of(*found) <= objective_of(*one))) return found;
     if (found && found->evidence) {
@@ -216,6 +225,152 @@ class plan_finder {
   }
 
  private:
+  // Whether plans of the planner's own orders are searched for first, and then played under the schedule that is asked for. One
+  // that holds all microbatches suits other sizes.
+  [[nodiscard]] bool orders_last() const {
+    if (!schedule_ || schedule_ == id_of(request_.how.warmup) || schedule_ == schedule_id::gpipe ||
+        schedule_ == schedule_id::looped_bfs)
+      return false;
+    return !request_.target && !request_.mixed_stages && !is_baseline(planner_) &&
+           !(planner_.of_batch && has_warmups(*schedule_)) && request_.objective == plan_objective::iteration;
+  }
+
+  // The best of what a search of the planner's own orders ends with at each size, under the schedule.
+  [[nodiscard]] outcome<plan> under_orders() {
+    auto own = request_;
+    own.schedule.clear();
+    own.how.splits = bound_kind(*schedule_) == order_bound_kind::split;
+    std::vector<plan> met;
+    own.met = [&](const plan& p) { met.push_back(p); };
+    const auto found = plan_finder(hardware_, costs_, own, planner_).of_many_devices();
+    if (!found) return found;
+    auto [best, lacks] = best_under_schedule(*found, met);
+    // A schedule that holds more microbatches, one for each stage, say, may have room on other stages.
+    auto held = static_cast<int>(found->pipelines.front().stages.size());
+    constexpr int tries = 3;
+    for (int k = 0; k < tries && lacks && go_on(); ++k) {
+      const costs_by_size roomy = [this, held](int size) {
+        return any_cost_model::owner_of(costs_of_held{costs_(size), std::min(held, request_.global_batch / size)});
+      };
+      met.clear();
+      const auto other = plan_finder(hardware_, roomy, own, planner_).of_many_devices();
+      if (!other) break;
+      auto fits = best_under_schedule(*other, met).first;
+      const bool fit = fits.has_value();
+      if (fit && (!best || objective_of(*fits) < objective_of(*best))) best = std::move(fits);
+      // Fewer stages hold fewer; some schedules hold two for each.
+      const int stages = static_cast<int>(other->pipelines.front().stages.size()), next = fit ? stages : 2 * stages;
+      if (next == held || (best && next > held)) break;
+      held = next;
+    }
+    if (best && found->evidence) tell_of_orders(*best, *found->evidence);
+    return best;
+  }
+
+  // The best of the plans that a search has met under the schedule, and whether the best of its own lacks memory there. Orders
+  // are searched for the best plan of each size only.
+  [[nodiscard]] std::pair<outcome<plan>, bool> best_under_schedule(const plan& found, std::vector<plan> met) const {
+    const bool orders = schedule_ == schedule_id::searched;  // which takes time
+    const std::size_t most = orders ? 1 : 5;                 // of each size
+    const double longest = orders ? 1.25 * objective_of(found) : infinity;
+    std::stable_sort(met.begin(), met.end(), [](const plan& a, const plan& b) { return objective_of(a) < objective_of(b); });
+    met.insert(met.begin(), found);
+    std::vector<plan> some;
+    std::map<int, std::size_t> count;
+    for (auto& p : met) {
+      auto& of_size = count[p.pipelines.front().microbatch_size];
+      if (of_size == most || objective_of(p) > longest ||
+          std::any_of(some.begin(), some.end(), [&](const plan& other) { return other.pipelines == p.pipelines; }))
+        continue;
+      ++of_size;
+      some.push_back(std::move(p));
+    }
+    outcome<plan> best = refusal{refusal::kind::infeasible, {}};
+    bool lacks = false;
+    for (std::size_t k = 0; k < some.size() && (k == 0 || go_on()); ++k) {
+      auto judged = under_schedule(hardware_, costs_, some[k], judging(request_));
+      if (judged && request_.met) request_.met(*judged);
+      if (k == 0) lacks = !judged;
+      if (judged ? !best || objective_of(*judged) < objective_of(*best) : k == 0) best = std::move(judged);
+    }
+    return {std::move(best), lacks};
+  }
+
+  // What the search of other orders has proven of a plan under the schedule.
+  void tell_of_orders(plan& best, const search_evidence& of_search) {
+    auto& told = best.evidence.emplace(of_search);
+    auto kind = bound_kind(*schedule_);
+    // Most planners' bounds know no split backwards.
+    if (kind == order_bound_kind::split && planner_.name != planners()[0].name && planner_.name != planners()[1].name)
+      kind = order_bound_kind::busy;
+    if (kind == order_bound_kind::busy || kind == order_bound_kind::nothing) {
+      told.objective_bound = kind == order_bound_kind::busy ? least_busy_s() : 0;
+      told.space = "one pipeline or more, on any devices in any order";
+    }
+    told.stopped = !go_on();
+    tell_of_better(best);
+    told.complete = told.objective_bound >= told.objective_value * (1 - parallel_pipelines_options{}.gap);
+  }
+
+  // What no plan is below under any schedule: devices that never stand idle.
+  [[nodiscard]] double least_busy_s() {
+    double least = infinity;
+    const auto soon = [&] { return go_on(); };
+    for (const int size : sizes_with_costs(request_))
+      least = std::min(least, work_bound(turns_.book_of(size), request_.global_batch / size, soon));
+    return least < infinity ? least : 0;
+  }
+
+  // The plan that was found, and those of each size that are nearly as good.
+  [[nodiscard]] std::vector<plan> best_of_sizes(const plan& found) const {
+    constexpr double near = 1.25;
+    std::vector<plan> some;
+    for (const auto& [size, p] : of_sizes_)
+      if (objective_of(p) < near * objective_of(found) && p.pipelines != found.pipelines) some.push_back(p);
+    std::stable_sort(some.begin(), some.end(), [](const plan& a, const plan& b) { return objective_of(a) < objective_of(b); });
+    some.insert(some.begin(), found);
+    return some;
+  }
+
+  // Whether plans may run another order than the planner's where that is better: nobody has asked for one.
+  [[nodiscard]] bool tries_orders() const {
+    const bool asynchronous = sends_of(request_) == send_mode::asynchronous;
+    return request_.schedule.empty() && request_.how.warmup == warmup_rule::exact && asynchronous &&
+           planner_.name == planners().front().name && request_.objective == plan_objective::iteration &&
+           !request_.mixed_stages && (!request_.target || allows(*request_.target, schedule_id::searched));
+  }
+
+  // The plan, or one of nearly the same iteration with layers cut anew, in an order that is shorter by `worth`: any order of
+  // whole backwards is within what bounds speak of, but fewer programs run one than run 1F1B.
+  [[nodiscard]] plan with_better_order(plan found) {
+    constexpr double near = 1.03, worth = 0.005;
+    if (found.evidence && found.evidence->objective_bound >= (1 - worth) * objective_of(found)) return found;
+    auto how = judging(request_);
+    const auto soon = [&] { return go_on(); };
+    const auto in_time = [&](double, double) { return go_on(); };
+    how.progress = in_time;
+    std::optional<plan> best;
+    price_books books(hardware_, costs_);
+    for (const auto& p : best_of_sizes(found)) {
+      if (objective_of(p) > near * objective_of(found)) break;
+      auto cuts = recut(books, p, soon);
+      cuts.insert(cuts.begin(), p);
+      for (const auto& candidate : cuts) {
+        if (!go_on()) break;
+        auto judged = with_whole_orders(hardware_, costs_, candidate, how);
+        if (!judged || objective_of(*judged) >= (1 - worth) * objective_of(found)) continue;
+        if (request_.target && !gaps(*judged, *request_.target, hardware_).empty()) continue;
+        if (!best || objective_of(*judged) < objective_of(*best)) best = std::move(judged);
+      }
+    }
+    if (!best) return found;
+    best->evidence = found.evidence;
+    best->setting = request_.setting;
+    if (best->evidence) tell_of_better(*best);
+    if (request_.met) request_.met(*best);
+    return *std::move(best);
+  }
+
   // Planners know the memory of devices that work with others; one that works by itself has more. The best plan on one device
   // that needs more than they know of; none if there is none.
   [[nodiscard]] std::optional<plan> on_one_device() const {
@@ -264,7 +419,12 @@ class plan_finder {
     p.setting = request_.setting;
     p.pipelines.push_back(std::move(line));
     if (request_.target && !gaps(p, *request_.target, hardware_).empty()) return {};
-    auto judged = evaluate(hardware_, costs_, std::move(p), judging(request_));
+    outcome<evaluation> judged = refusal{refusal::kind::infeasible, {}};
+    try {
+      judged = evaluate(hardware_, costs_, std::move(p), judging(request_));
+    } catch (const input_error&) {  // of a schedule for more ranks
+      return {};
+    }
     if (!judged || !judged->shortage.empty() || judged->plan.predicted.iteration_s > request_.deadline_s) return {};
     judged->plan.setting = request_.setting;
     return std::move(judged->plan);
@@ -345,7 +505,7 @@ class plan_finder {
     constexpr int soon_told = 1024;  // devices of which it takes a hundredth of a search that nothing ends
     if (!request_.go_on || (!request_.spent && hardware_.device_count() > soon_told) ||
         planner_.name != planners().front().name || request_.objective != plan_objective::iteration || request_.mixed_stages ||
-        request_.target || (schedule_ && !leaves_backwards_whole(*schedule_)))
+        request_.target || request_.how.splits || (schedule_ && !leaves_backwards_whole(*schedule_)))
       return;
     constexpr double share = 0.1;  // of a time budget; turns use what is looked up
     const double end = request_.spent ? request_.spent() + share : 0;
@@ -436,9 +596,12 @@ class plan_finder {
       if (!soon) found = with_other_planners(std::move(found), problem, how);
       if (request_.target->equal_pipelines) found = with_equal_pipelines(std::move(found), problem, how);
     }
+    if (schedule_) found = no_worse_than_known(std::move(found), size);
     if (found) {
       found->setting = request_.setting;
       best_before_ = std::min(best_before_, objective_of(*found));
+      const auto [known, first] = of_sizes_.try_emplace(size, *found);
+      if (!first && objective_of(*found) < objective_of(known->second)) known->second = *found;
       if (request_.met) request_.met(*found);
     } else {
       if (soon && found.why_not().why == refusal::kind::stopped && go_on()) {
@@ -449,6 +612,19 @@ class plan_finder {
     }
     if (asked.first_plan && !soon) whole_.emplace(size, found);
     return found;
+  }
+
+  // What a size's search found, or what it found before: what is better by the planner's own orders may be worse under another
+  // schedule, or lack memory there.
+  [[nodiscard]] outcome<plan> no_worse_than_known(outcome<plan> found, int size) const {
+    const auto known = of_sizes_.find(size);
+    if (known == of_sizes_.end() || (found && objective_of(*found) <= objective_of(known->second))) return found;
+    auto best = known->second;
+    if (found && found->evidence) {
+      best.evidence = found->evidence;
+      tell_of_better(best);
+    }
+    return best;
   }
 
   using maker = decltype(planner_entry::make);
@@ -543,7 +719,7 @@ class plan_finder {
       if (!found && found.why_not().why == refusal::kind::infeasible && !request_.mixed_stages && !soon && go_on()) {
         choice.known.clear();
         choice.similar.clear();
-        const auto all_held = any_cost_model::owner_of(costs_of_all_held{costs(size), problem.microbatches});
+        const auto all_held = any_cost_model::owner_of(costs_of_held{costs(size), problem.microbatches});
         auto other = make(hardware, all_held, problem, choice);
         if (other) other = under_schedule(hardware, costs, *std::move(other), how);
         if (other) {
@@ -669,10 +845,11 @@ class plan_finder {
   std::map<int, refusal> refusals_;     // by the planner, of each size the last one
   std::map<int, outcome<plan>> whole_;  // sizes that were searched to the end at once
   std::map<int, std::vector<pipeline_plan>> first_look_;
-  std::map<int, double> work_;  // what no plan of a size is below
-  bool hurry_ = true;           // first looks may end without an answer
-  std::set<int> copied_;        // sizes for which pipelines cut alike were searched
-  std::vector<int> given_up_;   // sizes where one has
+  std::map<int, double> work_;    // what no plan of a size is below
+  std::map<int, plan> of_sizes_;  // the best of each
+  bool hurry_ = true;             // first looks may end without an answer
+  std::set<int> copied_;          // sizes for which pipelines cut alike were searched
+  std::vector<int> given_up_;     // sizes where one has
 };
 
 inline void validate(const plan_request& request) {
@@ -762,12 +939,16 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
 // What find_plan finds for transfers beside computing.
 [[nodiscard]] inline outcome<plan> planned(const cluster& hardware, const costs_by_size& costs, const plan_request& request,
                                            const planner_entry& planner) {
-  if (!request.target) return detail::plan_finder(hardware, costs, request, planner).run();
+  // A rule of warm-ups is what planners plan for.
+  auto ruled = request;
+  if (const auto rule = request.schedule.empty() ? std::nullopt : rule_of(schedule_named(request.schedule)))
+    ruled.how.warmup = *rule;
+  if (!request.target) return detail::plan_finder(hardware, costs, ruled, planner).run();
   if (request.setting.further_tokens > 0 && !request.target->further_tokens)
     return refusal{refusal::kind::infeasible, request.target->name +
                                                   " can run none: the model's head predicts further tokens than the next "
                                                   "(further_tokens; num_nextn_predict_layers of a config.json)"};
-  const auto own = detail::for_target(request, planner);
+  const auto own = detail::for_target(ruled, planner);
   auto found = detail::plan_finder(hardware, costs, own, planner).run();
   if (!found && found.why_not().why == refusal::kind::stopped && request.wait_for_first)
     found = detail::plan_finder(hardware, costs, own, planner).first_of_all();
@@ -783,7 +964,7 @@ inline void ask_others(const cluster& hardware, const costs_by_size& costs, cons
   }
   if (found || found.why_not().why != refusal::kind::infeasible) return found;
   // How much the target's rules cost may be what a user wants to know.
-  auto any = request;
+  auto any = ruled;
   any.target.reset();
   any.setting.target.clear();
   const auto free = detail::plan_finder(hardware, costs, any, planner).run();

@@ -30,6 +30,7 @@ struct planner_choice {
   std::string schedule = {};                ///< what the stages are to run; empty: the planner's
   int stages = 0;                           ///< of placement; 0: as many as are best
   bool one_order = false;                   ///< the baselines' pipelines of a plan are of one order
+  bool splits = false;                      ///< bounds hold for schedules that split backwards, too (the first two planners)
   std::vector<pipeline_plan> known = {};    ///< pipelines that a first look has found
   std::vector<pipeline_plan> similar = {};  ///< those of the best plan of another microbatch size
   price_book* prices = nullptr;             ///< of these costs and cluster, to read and add to; none: the planner asks anew

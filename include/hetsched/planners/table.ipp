@@ -55,6 +55,7 @@ void follow_schedule(Options& options, const planner_choice& given) {
 inline outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                   const planner_choice& given) {
   interop_options options{.warmup = given.warmup, .epsilon = given.epsilon};
+  options.splits = given.splits;
   if (given.all_orders) options.order = subcluster_order::all;
   follow_schedule(options, given);
   return interop_dp(prices_for(hardware, costs, given).book(), problem, options);
@@ -64,6 +65,7 @@ inline constexpr int quickly_polished = 64, quickly_cut = 128;  // devices
 
 inline parallel_pipelines_options of_pipelines(const planner_choice& given) {
   parallel_pipelines_options options{.warmup = given.warmup, .epsilon = given.epsilon};
+  options.splits = given.splits;
   if (given.all_orders) options.order = subcluster_order::all;
   follow_schedule(options, given);
   return options;

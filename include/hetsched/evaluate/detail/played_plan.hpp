@@ -266,6 +266,22 @@ struct device_balance {
   return text;
 }
 
+/// Gives a pipeline whose order is to be searched that of an earlier one of the same costs and room: it would be the same.
+inline void share_order(plan& p, std::size_t l) {
+  auto& line = p.pipelines[l];
+  if (line.schedule.actions || id_of(line.schedule) != schedule_id::searched) return;
+  for (std::size_t k = 0; k < l && !line.schedule.actions; ++k) {
+    const auto& other = p.pipelines[k];
+    bool alike = other.schedule.name == line.schedule.name && other.microbatches == line.microbatches &&
+                 other.stages.size() == line.stages.size() && other.boundaries == line.boundaries;
+    for (std::size_t i = 0; alike && i < line.stages.size(); ++i) {
+      const auto &s = line.stages[i], &t = other.stages[i];
+      alike = s.cost == t.cost && s.overheads == t.overheads && s.memory_capacity_bytes == t.memory_capacity_bytes;
+    }
+    if (alike) line.schedule.actions = other.schedule.actions;
+  }
+}
+
 /// evaluate, once the costs are filled in.
 [[nodiscard]] inline outcome<evaluation> evaluate_priced(const cluster& hardware, plan p, const evaluate_options& options) {
   evaluation result;
@@ -275,6 +291,7 @@ struct device_balance {
   for (std::size_t l = 0; l < p.pipelines.size(); ++l) {
     auto& line = p.pipelines[l];
     for (auto& s : line.stages) s.memory_capacity_bytes = subcluster_of(hardware, s.devices.front().mesh).device.memory_bytes;
+    share_order(p, l);
     auto played = play(line, options);
     if (!played) return played.why_not();
     const auto& behind_s = finish_s[l];

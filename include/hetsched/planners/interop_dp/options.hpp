@@ -43,6 +43,8 @@ struct interop_options {
   double hope = 4;
   /// Whether the evidence bounds the iteration; else only latency and periods: for searches that are parts of others.
   bool prove = true;
+  /// Whether the bound is to hold for schedules that split backwards, too: weight gradients come last, and nobody waits for them.
+  bool splits = false;
   /// Whether other rows of placements are played at the end.
   bool rows = true;
 };

@@ -33,6 +33,7 @@ struct parallel_pipelines_options {
   std::int64_t listed = 20'000;                          ///< small problems list all pipelines: of no more than so many
   std::vector<std::vector<pipeline_plan>> start = {};    ///< sets of pipelines that are known, from another planner, say
   pipelines_search search = pipelines_search::whole;     ///< how much is done
+  bool splits = false;                                   ///< the bound is to hold for schedules that split backwards, too
   /// More of them, which take time to make: asked for where bounds alone do not show that none can beat planning_problem::beat.
   std::function<std::vector<std::vector<pipeline_plan>>()> more = {};
 };

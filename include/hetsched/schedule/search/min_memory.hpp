@@ -25,7 +25,8 @@ struct min_memory_result {
 
 /// auto_schedule within the memory that options allow, and then within less and less of it, the same share everywhere, down to
 /// 1/32, as long as the makespan does not grow by more than 0.1 %: memory that brings nothing is better left free. The lower
-/// bound is that of all the memory, unless another way to cut stages is found. Without limits as auto_schedule.
+/// bound is that of all the memory, unless another way to cut stages is found. Without limits as auto_schedule. Less memory is
+/// tried as long as options.progress goes on.
 /// Returns: a refusal as auto_schedule.
 /// Throws: as auto_schedule.
 /// Complexity: six times auto_schedule.

@@ -73,6 +73,7 @@ HETSCHED_INLINE outcome<auto_result> auto_with_little_memory(const pipeline& p, 
   const auto rank_of = best->order.rank_of;
   double enough = 1;
   for (double step = 0.5; step >= 1.0 / 32; step /= 2) {
+    if (options.progress && !options.progress(best->makespan_s, bound_s)) break;
     auto less = options;
     for (auto& c : less.memory_capacity) c *= enough - step;
     auto tried = auto_schedule(p, microbatches, less);

@@ -232,6 +232,56 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
   CHECK(pairs > judged / 10);
 }
 
+TEST_CASE("no pipeline whose backwards are split is below the bound for such schedules, which is near the best of them") {
+  random_source random(2028);
+  int judged = 0, close = 0, split = 0;
+  for (int n = 0; n < 150 / bulk_share; ++n) {
+    CAPTURE(n);
+    auto given = random_instance(random, {.layers = 3, .subclusters = 2, .devices = 2});
+    if (n % 3 == 1) enrich(given, random);
+    for (auto& r : given.costs.rows) {
+      const double share = random.uniform(0.2, 0.6);
+      for (auto& c : r.layer) c.weight_backward_s = share * c.backward_s;
+      r.update_s = n % 4 == 0 ? random.uniform(0, 10) : 0;
+    }
+    INFO(text(given));
+    const int microbatches = random.integer(1, 4);
+    const additive_costs costs{given.costs};
+    price_book book(given.hardware, costs);
+    const auto problem = make_interop_problem(book);
+    if (problem.placements.empty() || problem.placements.size() > 8) continue;
+    // With as few warm-ups as there can be, any memory that is left is auto's.
+    double least = never, whole_least = never;
+    for_each_pipeline(given, costs, problem, microbatches, [&](const plan& p, const std::vector<int>&) {
+      whole_least = std::min(whole_least, p.predicted.iteration_s);
+      const auto& stages = p.pipelines[0].stages;
+      if (std::any_of(stages.begin(), stages.end(), [](const auto& s) { return s.warmup > 1; })) return;
+      auto ordered = p;
+      ordered.pipelines[0].schedule = {.name = "auto"};
+      for (auto& s : ordered.pipelines[0].stages) s.warmup = 0;
+      const auto found = evaluate(given.hardware, costs, std::move(ordered));
+      if (found && found->shortage.empty()) least = std::min(least, found->plan.predicted.iteration_s);
+    });
+    least = std::min(least, whole_least);
+    if (!(least < never)) continue;
+    const stage_prices table(book, problem);
+    auto go_on = [] { return true; };
+    iteration_bound bounds(problem, table, given.hardware, book.costs(), {}, true);
+    const double alone = bounds.bound(microbatches, 0, 2 * least, 0.001, 100'000, go_on);
+    CHECK(alone <= least * (1 + 1e-6));
+    const double whole = bounds.whole_stages(microbatches, alone, 2 * least, 0.001, go_on, never);
+    CHECK(whole >= alone);
+    CHECK(whole <= least * (1 + 1e-6));
+    ++judged;
+    close += whole > 0.7 * least;
+    split += least < 0.999 * whole_least;
+  }
+  if (sanitizer_share > 1) return;
+  CHECK(judged > 80 / bulk_share);
+  CHECK(split > judged / 10);
+  CHECK(close > judged / 2);
+}
+
 TEST_CASE("no pair of pipelines that adds up its gradients is below the bound of sets, which counts these sums") {
   random_source random(2027);
   int judged = 0, closer = 0, ordered = 0;

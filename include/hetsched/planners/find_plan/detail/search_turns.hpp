@@ -100,8 +100,9 @@ class search_turns {
   /// Whether other planners have turns before the search, which comes late to what they find in little time.
   [[nodiscard]] bool suit() const {
     constexpr int many_devices = 1024;
+    const auto rule = id_of(request_.how.warmup);
     return request_.spent && planner_.name == planners().front().name && hardware_.device_count() > 1 &&
-           hardware_.device_count() <= many_devices && !schedule_of(request_) &&
+           hardware_.device_count() <= many_devices && schedule_of(request_).value_or(rule) == rule &&
            request_.objective == plan_objective::iteration && !(request_.deadline_s < infinity) && !request_.use_all_devices &&
            !request_.target;
   }

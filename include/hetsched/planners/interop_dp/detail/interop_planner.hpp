@@ -544,15 +544,16 @@ class interop_planner {
   [[nodiscard]] search_evidence evidence() {
     double proved = 0;
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
-    if (counted_all_)
+    const bool counted = counted_all_ && !options_.splits;
+    if (counted)
       proved = counted_bound_;
     else if (options_.prove)
-      proved =
-          least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, limit_s(), options_.gap, ask, asked_.enough);
+      proved = least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, limit_s(), options_.gap, ask,
+                               asked_.enough, {}, options_.splits);
     return {.objective_value = best_s(),
             .objective_bound = std::min(proved, best_s()),
             // Under another rule plans were judged under that one alone.
-            .complete = (counted_all_ && algebra_.is_exact()) ||
+            .complete = (counted && algebra_.is_exact()) ||
                         (options_.prove && limit_s() * (1 - options_.gap) <= proved * (1 + tolerance::sums)),
             .work = {{"evaluations", evaluations_}, {"labels", labels_}, {"plans", plans_}},
             .sum_bound = bound_,

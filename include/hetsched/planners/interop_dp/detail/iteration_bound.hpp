@@ -28,6 +28,8 @@ namespace hetsched::detail {
 /// forwards and backwards whole: a microbatch comes to stage s and goes back from it in L_s = sum over the stages before of
 /// (t + 2c), and in between the stage computes all m of them, so an iteration takes at least L_s + m t_s for every s. As a stage
 /// holds each of them for the time R_s that it takes to the end and back, it holds m R_s / (T - L_s) of them at once or more.
+/// Where schedules may split backwards, weight gradients may come last, and nobody waits for them: then L_s and R_s are the way
+/// forth alone, of forwards and c.
 ///
 /// Whether a set of pipelines may end within T is a linear program over ways to run a stage: a placement and how many layers of
 /// each kind it holds, by the zone of L_s that it begins in. Devices are shared out by rents r, in microbatches: all devices cost
@@ -39,9 +41,15 @@ class iteration_bound {
   using reductions = function_ref<double(int, int, int)>;
 
   /// All outlive this. Stages' updates count as the model answers for them. Of one pipeline; with `reductions`, of two or more.
+  /// `splits`: schedules may split backwards.
   iteration_bound(const interop_problem& problem, const stage_prices& table, const cluster& hardware, const any_cost_model& costs,
-                  reductions between = {})
-      : problem_(problem), table_(table), costs_(costs), reductions_(between), ends_(between || table.updates().any()) {
+                  reductions between = {}, bool splits = false)
+      : problem_(problem),
+        table_(table),
+        costs_(costs),
+        reductions_(between),
+        ends_(between || table.updates().any()),
+        splits_(splits) {
     find_kinds();
     if (!usable_) return;
     find_contents();
@@ -50,7 +58,7 @@ class iteration_bound {
       for (int b = 0; b < problem.classes(); ++b)
         for (int k = 0; k < problem.kinds; ++k)
           for (const auto* way : {problem.transfer(a, b), problem.near_transfer(a, b)})
-            at(least_way_, a) = std::min(at(least_way_, a), way[k].round_trip);
+            at(least_way_, a) = std::min(at(least_way_, a), way_of(way[k]));
     for (auto& w : least_way_) {
       if (!(w < longest_time_s)) w = 0;  // a last stage sends nothing
       longest_way_ = std::max(longest_way_, w);
@@ -58,7 +66,7 @@ class iteration_bound {
     updates_.assign(problem.placements.size() * contents_.size(), ends_ ? unknown : 0.0f);
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const auto& placed = problem.placements[p];
-      if (placed.barred || (placed.dominated && !ends_)) continue;
+      if (placed.barred || (placed.dominated && !ends_ && !splits_)) continue;
       open_.push_back(static_cast<int>(p));
       const double all = table.time(static_cast<int>(p), 0, problem.layers);
       if (all > 0) forward_share_ = std::min(forward_share_, least_forward_share(static_cast<int>(p)));
@@ -67,7 +75,10 @@ class iteration_bound {
       for (const auto& way : *prices)
         if (way.round_trip > 0 && way.round_trip < longest_time_s)
           forward_share_ = std::min(forward_share_, 1 - way.slower_way / way.round_trip);
-    shared_ = least_shared(hardware);
+    if (splits_)
+      forward_share_ = 1;  // ways are of forwards already
+    else
+      shared_ = least_shared(hardware);
   }
 
   /// Whether anything can be said: layers of too many kinds in too long a chain are left alone.
@@ -122,7 +133,7 @@ class iteration_bound {
   [[nodiscard]] double whole_stages(int microbatches, double known, double reached, double gap, function_ref<bool()> go_on,
                                     double enough) const {
     // Of too many kinds of layers the share of forwards was not looked for.
-    return ordered_bound(problem_, table_, costs_, usable_ ? forward_share_ : 0, shared_, reductions_)
+    return ordered_bound(problem_, table_, costs_, usable_ ? forward_share_ : 0, shared_, reductions_, splits_)
         .bound(microbatches, known, reached, gap, enough, go_on);
   }
 
@@ -464,7 +475,7 @@ class iteration_bound {
     column_.cost = c.cost;
     column_.entries.clear();
     for (const auto& [kind, n] : what.of) column_.entries.push_back({kind, static_cast<double>(n)});
-    const double taken = time_of(c.placement, what.layers) + at(least_way_, placed.transfer_class);
+    const double taken = passage_of(c.placement, what.layers) + at(least_way_, placed.transfer_class);
     for (int z = c.zone; z < zones_; ++z) column_.entries.push_back({kinds + z, taken / now.seconds});
     if (!simplex_.enter(column_)) return false;
     entered_.push_back(c.placement);
@@ -497,6 +508,13 @@ class iteration_bound {
   }
 
   [[nodiscard]] double time_of(int p, layer_range layers) const { return table_.time(p, layers.first, layers.last) * safely; }
+  // Of that, what a microbatch's way takes.
+  [[nodiscard]] double passage_of(int p, layer_range layers) const {
+    return splits_ ? table_.forward(p, layers.first, layers.last) * safely : time_of(p, layers);
+  }
+  [[nodiscard]] double way_of(const transfer_price& price) const {
+    return splits_ ? price.round_trip - price.slower_way : price.round_trip;
+  }
 
   // A way to run a stage, if its reduced cost is less than that of `own`. Returns whether it is.
   bool offer(const program& now, int p, std::size_t c, const std::vector<double>& rents, choice& own) {
@@ -505,7 +523,7 @@ class iteration_bound {
     if (!(rent - worth_[c] < own.reduced)) return false;
     const double t = time_of(p, contents_[c].layers);
     // The last zone is the cheapest.
-    const double taken = t + at(least_way_, placed.transfer_class);
+    const double taken = passage_of(p, contents_[c].layers) + at(least_way_, placed.transfer_class);
     if (!(rent - worth_[c] + at(zone_price_, zones_ - 1) * taken < own.reduced)) return false;
     double latest = now.seconds - now.fewest * t;
     auto& update = updates_[as_size(p) * contents_.size() + c];
@@ -535,7 +553,8 @@ class iteration_bound {
   [[nodiscard]] choice in_best_zone(const program& now, int p, std::size_t c, double rent, double t, double latest,
                                     double least) const {
     choice best{least};
-    const double taken = t + at(least_way_, at(problem_.placements, p).transfer_class), pace = 1 / std::max(t, 1e-300);
+    const double taken = passage_of(p, contents_[c].layers) + at(least_way_, at(problem_.placements, p).transfer_class),
+                 pace = 1 / std::max(t, 1e-300);
     const auto missed_in = [&](int zone) { return std::max(0.0, now.most - (now.seconds - zone * width_) * pace); };
     const int last = std::min(zones_ - 1, static_cast<int>(std::min(latest, now.reach) / width_));
     // The last zone is the cheapest, and in the first the fewest microbatches are missed.
@@ -575,11 +594,12 @@ class iteration_bound {
   [[nodiscard]] bool fits(int p, layer_range layers, double t, int zone, const program& now) const {
     const double m = now.fewest, begin = zone * width_;
     const double latest = std::min(now.seconds - m * t, (zone + 1) * width_);
-    const double behind = std::max(t, now.fastest - latest);
+    const double behind = std::max(passage_of(p, layers), now.fastest - latest);
     const double in_flight = std::max(1.0, std::ceil(m * behind / (now.seconds - begin) * safely));
     const auto held = table_.memory(p, layers.first, layers.last);
     const double room = at(problem_.placements, p).room;
     if (held.at(std::min(in_flight, m)) > room + 16) return false;
+    if (splits_) return true;
     const double most = most_held(held, room), all = t / safely;
     if (!(most < m)) return true;
     const double forward = std::min(all, table_.forward(p, layers.first, layers.last) / safely),
@@ -603,7 +623,7 @@ class iteration_bound {
       double least = infinity;
       for (const int p : open_) {
         const double t = table_.time(p, layer, layer + 1);
-        if (t <= longest) least = std::min(least, t);
+        if (t <= longest) least = std::min(least, splits_ ? table_.forward(p, layer, layer + 1) : t);
       }
       sum += layers_of_kind_[k] * least;
     }
@@ -614,7 +634,7 @@ class iteration_bound {
   const stage_prices& table_;
   any_cost_model costs_;
   reductions reductions_;
-  bool ends_, usable_ = false;  // ends_: there may be something to do after the last microbatch
+  bool ends_, splits_, usable_ = false;  // ends_: there may be something to do after the last microbatch
   int microbatches_ = 1;
   double forward_share_ = 1, shared_ = 0;
   std::vector<int> kind_, layers_of_kind_;  // by layer; by kind
@@ -640,18 +660,19 @@ class iteration_bound {
 
 /// What no plan of so many microbatches is below, by work and by iteration_bound: see there. Of one pipeline; with `between`,
 /// what stages take to add up gradients with another pipeline at the least, of any set. `reached`: an iteration that is known.
-/// `enough`: a bound that will do.
+/// `enough`: a bound that will do. `splits`: schedules may split backwards.
 [[nodiscard]] inline double least_iteration(const interop_problem& problem, const stage_prices& table, const cluster& hardware,
                                             const any_cost_model& costs, int microbatches, double reached, double gap,
-                                            function_ref<bool()> go_on, double enough, iteration_bound::reductions between = {}) {
+                                            function_ref<bool()> go_on, double enough, iteration_bound::reductions between = {},
+                                            bool splits = false) {
   constexpr std::int64_t most_programs = 1500, of_sets = 3000;
   const double work = work_bound(problem, table, microbatches);
-  iteration_bound one(problem, table, hardware, costs);
+  iteration_bound one(problem, table, hardware, costs, {}, splits);
   double least = one.bound(microbatches, work, reached, gap, most_programs, go_on, enough);
   if (least < std::min(reached * (1 - gap), enough)) least = one.whole_stages(microbatches, least, reached, gap, go_on, enough);
   least = std::min(least, reached);
   if (between && least > work) {
-    iteration_bound several(problem, table, hardware, costs, between);
+    iteration_bound several(problem, table, hardware, costs, between, splits);
     // No more than that need be shown.
     const double wanted = std::min(reached, least / (1 - gap));
     double of_all = several.bound(microbatches, work, wanted, gap, of_sets, go_on, enough);

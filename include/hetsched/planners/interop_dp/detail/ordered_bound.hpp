@@ -45,15 +45,16 @@ class ordered_bound {
   using reductions = function_ref<double(int, int, int)>;
 
   /// All outlive this. `forward_share`: at the least, of what a microbatch takes; `shared_s`: what the first stage takes at the
-  /// end, at the least, for parameters that it shares. Of one pipeline; with `between`, of sets.
+  /// end, at the least, for parameters that it shares. Of one pipeline; with `between`, of sets. `splits`: as of iteration_bound.
   ordered_bound(const interop_problem& problem, const stage_prices& table, const any_cost_model& costs, double forward_share,
-                double shared_s, reductions between = {})
+                double shared_s, reductions between = {}, bool splits = false)
       : problem_(problem),
         table_(table),
         costs_(costs),
         reductions_(between),
         forward_share_(forward_share),
         shared_(shared_s),
+        splits_(splits),
         layers_(as_size(problem.layers)),
         classes_(as_size(problem.classes())) {
     double counts = 1;
@@ -67,7 +68,7 @@ class ordered_bound {
     const bool updates = table.updates().any();
     for (std::size_t p = 0; p < problem.placements.size(); ++p) {
       const auto& placed = problem.placements[p];
-      if (!placed.barred && (!placed.dominated || updates || reductions_)) open_.push_back(static_cast<int>(p));
+      if (!placed.barred && (!placed.dominated || updates || reductions_ || splits_)) open_.push_back(static_cast<int>(p));
     }
     // Without updates it is a bound, too.
     const auto stages = layers_ * (layers_ + 1) / 2;
@@ -143,10 +144,17 @@ class ordered_bound {
 
   [[nodiscard]] double way_between(int from, int to, int layer) const {
     const auto kind = problem_.kind_before(layer);
-    double way = problem_.transfer(from, to)[kind].round_trip;
+    double way = way_of(problem_.transfer(from, to)[kind]);
     if (at(problem_.class_subcluster, from) == at(problem_.class_subcluster, to))
-      way = std::min(way, problem_.near_transfer(from, to)[kind].round_trip);
+      way = std::min(way, way_of(problem_.near_transfer(from, to)[kind]));
     return way;
+  }
+  [[nodiscard]] double way_of(const transfer_price& price) const {
+    return splits_ ? price.round_trip - price.slower_way : price.round_trip;
+  }
+  // What a microbatch's way takes of a stage's time.
+  [[nodiscard]] double passage_of(int p, int first, int last, double time) const {
+    return splits_ ? table_.forward(p, first, last) * safely : time;
   }
 
   // Asked at each state: a look at the clock is worth some of them.
@@ -168,7 +176,7 @@ class ordered_bound {
         for (const auto* way : {problem_.transfer(static_cast<int>(from), static_cast<int>(to)),
                                 problem_.near_transfer(static_cast<int>(from), static_cast<int>(to))})
           for (std::size_t k = 0; k < kinds; ++k)
-            ways_out_[from * kinds + k] = std::min(ways_out_[from * kinds + k], way[k].round_trip * safely);
+            ways_out_[from * kinds + k] = std::min(ways_out_[from * kinds + k], way_of(way[k]) * safely);
   }
   [[nodiscard]] double way_out(int from, int layer) const {
     return layer == problem_.layers ? 0 : ways_out_[as_size(from * problem_.kinds + problem_.kind_before(layer))];
@@ -195,7 +203,8 @@ class ordered_bound {
             if (t > longest && table_.additive()) break;
             ++looked_at_;
             if (t > longest) continue;
-            least = std::min(least, t + way_out(placed.transfer_class, last) + left_[as_size(last) * counts_ + next]);
+            least = std::min(least, passage_of(p, first, last, t) + way_out(placed.transfer_class, last) +
+                                        left_[as_size(last) * counts_ + next]);
           }
         }
         left_[layer * counts_ + c] = least;
@@ -331,15 +340,17 @@ class ordered_bound {
         const double t = table_.time(p, first, last) * safely;
         if (t > longest && table_.additive()) break;
         ++looked_at_;
-        const double behind_it = way_out(placed.transfer_class, last) + left_[as_size(last) * counts_ + next], there = begin + t;
+        const double behind_it = way_out(placed.transfer_class, last) + left_[as_size(last) * counts_ + next],
+                     passage = passage_of(p, first, last, t), there = begin + passage;
         auto& known = before_[index(as_size(last), next, as_size(placed.transfer_class))];
         if (t > longest || there >= known || there + behind_it > seconds) continue;
         if (work_[layers_] - work_[as_size(last)] > idle * (seconds - there) / m * (1 + tolerance::sums)) continue;
-        const double in_flight = std::max(1.0, std::ceil(m * (t + behind_it) / (seconds - begin) * safely));
+        const double in_flight = std::max(1.0, std::ceil(m * (passage + behind_it) / (seconds - begin) * safely));
         const auto bytes = table_.memory(p, first, last);
         if (bytes.at(std::min(in_flight, m)) > placed.room + 16) continue;
         const double held = most_held(bytes, placed.room), forward = table_.forward(p, first, last) / safely;
-        if (held < m && begin + m * t + least_idle(behind_it, forward, t / (safely * safely) - forward, held, m) > seconds)
+        if (!splits_ && held < m &&
+            begin + m * t + least_idle(behind_it, forward, t / (safely * safely) - forward, held, m) > seconds)
           continue;
         if (!updates_.empty() && !ends_in_time(o, first, last, seconds, begin, t)) continue;
         known = there;
@@ -365,6 +376,7 @@ class ordered_bound {
   any_cost_model costs_;
   reductions reductions_;
   double forward_share_, shared_;
+  bool splits_;
   std::size_t layers_, classes_, counts_ = 0;
   int microbatches_ = 1;
   std::vector<std::size_t> stride_;            // by subcluster, of numbers of devices used

@@ -190,10 +190,12 @@ class parallel_planner {
     auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
     constexpr std::int64_t few = 400;
     const double aim = asked_.beat * (1 - options_.gap);
-    if (!iteration_bound(problem_, table_, hardware_, costs_).out_of_reach(asked_.microbatches, aim, few, ask)) return false;
+    const bool splits = options_.splits;
+    if (!iteration_bound(problem_, table_, hardware_, costs_, {}, splits).out_of_reach(asked_.microbatches, aim, few, ask))
+      return false;
     const auto between = [&](int p, int first, int last) { return ends_.reduction(p, first, last); };
     if (!ends_.alone() &&
-        !iteration_bound(problem_, table_, hardware_, costs_, between).out_of_reach(asked_.microbatches, aim, few, ask))
+        !iteration_bound(problem_, table_, hardware_, costs_, between, splits).out_of_reach(asked_.microbatches, aim, few, ask))
       return false;
     out_of_reach_ = aim;
     return true;
@@ -457,7 +459,7 @@ class parallel_planner {
         search_evidence{.objective_value = value,
                         .objective_bound = std::min(value, proved),
                         // Under another rule sets were judged under that one alone.
-                        .complete = (complete_ && algebra_.is_exact()) ||
+                        .complete = (complete_ && algebra_.is_exact() && !options_.splits) ||
                                     std::min(value, asked_.beat) * (1 - options_.gap) <= proved * (1 + tolerance::sums),
                         .work = {{"plans", found_.plans()}, {"ends of stages", looked_at_}},
                         .sum_bound = std::min(several_bound_, one_bound_),
@@ -469,7 +471,7 @@ class parallel_planner {
 
   // What no plan is below, whatever its warm-ups; less what is known to be beaten.
   [[nodiscard]] double proved_bound() {
-    if (complete_) return counted_bound_;
+    if (complete_ && !options_.splits) return counted_bound_;
     // Devices in use are paid as long as the iteration takes, so they cost no less than while they work.
     if (found_.worth().money())
       return std::max(counted_bound_, asked_.microbatches * least_work(problem_, table_, found_.worth().prices()));
@@ -477,9 +479,9 @@ class parallel_planner {
     const auto between = [&](int p, int first, int last) { return ends_.reduction(p, first, last); };
     iteration_bound::reductions of_sets;
     if (!ends_.alone()) of_sets = iteration_bound::reductions(between);
-    return std::max(out_of_reach_,
-                    least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches,
-                                    std::min(found_.best_s(), asked_.beat), options_.gap, ask, asked_.enough, of_sets));
+    return std::max(out_of_reach_, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches,
+                                                   std::min(found_.best_s(), asked_.beat), options_.gap, ask, asked_.enough,
+                                                   of_sets, options_.splits));
   }
 
   static constexpr int first_rounds = 4;   // that may show by bounds alone that a problem cannot win
