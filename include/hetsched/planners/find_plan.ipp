@@ -317,7 +317,7 @@ class plan_finder {
     double least = infinity;
     const auto soon = [&] { return go_on(); };
     for (const int size : sizes_with_costs(request_))
-      least = std::min(least, work_bound(turns_.book_of(size), request_.global_batch / size, soon));
+      least = std::min(least, work_bound(turns_.book_of(size), request_.global_batch / size, soon, false));
     return least < infinity ? least : 0;
   }
 
@@ -357,10 +357,10 @@ class plan_finder {
       cuts.insert(cuts.begin(), p);
       for (const auto& candidate : cuts) {
         if (!go_on()) break;
-        auto judged = with_whole_orders(hardware_, costs_, candidate, how);
-        if (!judged || objective_of(*judged) >= (1 - worth) * objective_of(found)) continue;
+        auto judged = with_whole_orders(hardware_, costs_, candidate, (1 - worth) * objective_of(best ? *best : found), how);
+        if (!judged) continue;
         if (request_.target && !gaps(*judged, *request_.target, hardware_).empty()) continue;
-        if (!best || objective_of(*judged) < objective_of(*best)) best = std::move(judged);
+        best = std::move(judged);
       }
     }
     if (!best) return found;
