@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -239,10 +240,12 @@ class plan_finder {
   [[nodiscard]] outcome<plan> under_orders() {
     auto own = request_;
     own.schedule.clear();
-    own.how.splits = bound_kind(*schedule_) == order_bound_kind::split;
+    const auto kind = bound_kind(*schedule_);
+    own.how.splits = kind == order_bound_kind::split || kind == order_bound_kind::busy;
     std::vector<plan> met;
     own.met = [&](const plan& p) { met.push_back(p); };
-    const auto found = plan_finder(hardware_, costs_, own, planner_).of_many_devices();
+    plan_finder finder(hardware_, costs_, own, planner_);
+    const auto found = finder.of_many_devices();
     if (!found) return found;
     auto [best, lacks] = best_under_schedule(*found, met);
     // A schedule that holds more microbatches, one for each stage, say, may have room on other stages.
@@ -263,12 +266,18 @@ class plan_finder {
       if (next == held || (best && next > held)) break;
       held = next;
     }
-    if (best && found->evidence) tell_of_orders(*best, *found->evidence);
+    if (!best && !go_on()) {
+      auto patient = request_;
+      patient.go_on = {};
+      best = first_plan(hardware_, costs_, patient, planner_);
+      if (!best) return refusal{refusal::kind::stopped, "the search was stopped before it found a plan"};
+    }
+    if (best && found->evidence) tell_of_orders(*best, *found->evidence, finder.least_work());
     return best;
   }
 
   // The best of the plans that a search has met under the schedule, and whether the best of its own lacks memory there. Orders
-  // are searched for the best plan of each size only.
+  // are searched for the best plan of each size only; other schedules are soon played, until one plan fits.
   [[nodiscard]] std::pair<outcome<plan>, bool> best_under_schedule(const plan& found, std::vector<plan> met) const {
     const bool orders = schedule_ == schedule_id::searched;  // which takes time
     const std::size_t most = orders ? 1 : 5;                 // of each size
@@ -276,18 +285,21 @@ class plan_finder {
     std::stable_sort(met.begin(), met.end(), [](const plan& a, const plan& b) { return objective_of(a) < objective_of(b); });
     met.insert(met.begin(), found);
     std::vector<plan> some;
+    std::vector<plan> others;  // of which there are better ones
     std::map<int, std::size_t> count;
     for (auto& p : met) {
       auto& of_size = count[p.pipelines.front().microbatch_size];
-      if (of_size == most || objective_of(p) > longest ||
+      if (objective_of(p) > longest ||
           std::any_of(some.begin(), some.end(), [&](const plan& other) { return other.pipelines == p.pipelines; }))
         continue;
-      ++of_size;
-      some.push_back(std::move(p));
+      (++of_size > most ? others : some).push_back(std::move(p));
     }
+    const auto first_other = some.size();
+    if (!orders) std::move(others.begin(), others.end(), std::back_inserter(some));
     outcome<plan> best = refusal{refusal::kind::infeasible, {}};
     bool lacks = false;
-    for (std::size_t k = 0; k < some.size() && (k == 0 || go_on()); ++k) {
+    for (std::size_t k = 0; k < some.size(); ++k) {
+      if (best ? k >= first_other || !go_on() : k > 0 && orders && !go_on()) break;
       auto judged = under_schedule(hardware_, costs_, some[k], judging(request_));
       if (judged && request_.met) request_.met(*judged);
       if (k == 0) lacks = !judged;
@@ -297,17 +309,18 @@ class plan_finder {
   }
 
   // What the search of other orders has proven of a plan under the schedule.
-  void tell_of_orders(plan& best, const search_evidence& of_search) {
+  void tell_of_orders(plan& best, const search_evidence& of_search, double least_work_s) {
     auto& told = best.evidence.emplace(of_search);
     auto kind = bound_kind(*schedule_);
     // Most planners' bounds know no split backwards.
     if (kind == order_bound_kind::split && planner_.name != planners()[0].name && planner_.name != planners()[1].name)
       kind = order_bound_kind::busy;
     if (kind == order_bound_kind::busy || kind == order_bound_kind::nothing) {
-      told.objective_bound = kind == order_bound_kind::busy ? least_busy_s() : 0;
+      told.objective_bound = kind == order_bound_kind::busy ? std::max(least_busy_s(), least_work_s) : 0;
       told.space = "one pipeline or more, on any devices in any order";
     }
     told.stopped = !go_on();
+    if (kind != order_bound_kind::whole) told.sum_bound = 0;  // of a rule that the plan does not keep to
     tell_of_better(best);
     told.complete = told.objective_bound >= told.objective_value * (1 - parallel_pipelines_options{}.gap);
   }
@@ -505,14 +518,14 @@ class plan_finder {
     constexpr int soon_told = 1024;  // devices of which it takes a hundredth of a search that nothing ends
     if (!request_.go_on || (!request_.spent && hardware_.device_count() > soon_told) ||
         planner_.name != planners().front().name || request_.objective != plan_objective::iteration || request_.mixed_stages ||
-        request_.target || request_.how.splits || (schedule_ && !leaves_backwards_whole(*schedule_)))
+        request_.target || (schedule_ && !leaves_backwards_whole(*schedule_)))
       return;
     constexpr double share = 0.1;  // of a time budget; turns use what is looked up
     const double end = request_.spent ? request_.spent() + share : 0;
     const auto soon = [&] { return (!request_.spent || request_.spent() < end) && go_on(); };
     for (const int size : sizes_with_costs(request_)) {
       if (!soon()) break;
-      work_[size] = work_bound(turns_.book_of(size), request_.global_batch / size, soon);
+      work_[size] = work_bound(turns_.book_of(size), request_.global_batch / size, soon, !request_.how.splits);
     }
   }
 
@@ -785,9 +798,15 @@ class plan_finder {
     });
   }
 
-  // Bounds speak of schedules that leave forwards and backwards of a stage whole.
-  void tell_of_schedule(plan& p) const {
-    if (!leaves_backwards_whole(*schedule_)) p.evidence->objective_bound = 0;
+  // Bounds speak of schedules that leave forwards and backwards of a stage whole; of others, what devices do is known.
+  void tell_of_schedule(plan& p) {
+    const bool busy = bound_kind(*schedule_) != order_bound_kind::nothing && !request_.mixed_stages &&
+                      request_.objective == plan_objective::iteration;
+    if (!leaves_backwards_whole(*schedule_)) {
+      const int size = p.pipelines.front().microbatch_size;
+      const auto soon = [&] { return go_on(); };
+      p.evidence->objective_bound = busy ? work_bound(turns_.book_of(size), request_.global_batch / size, soon, false) : 0;
+    }
     tell_of_better(p);
   }
 
