@@ -116,6 +116,20 @@ TEST_CASE("under auto a plan is no longer than the planner's own one in the best
     CHECK_FALSE(is_whole(*found));
     CHECK(objective_of(*found) <= 1.001 * objective_of(*ordered));
     CHECK(objective_of(*found) < 0.98 * objective_of(*plain));
+    // No cut is better a layer further.
+    for (std::size_t l = 0; l < found->pipelines.size(); ++l)
+      for (std::size_t i = 0; i + 1 < found->pipelines[l].stages.size(); ++i)
+        for (const int step : {1, -1}) {
+          auto moved = *found;
+          auto& line = moved.pipelines[l];
+          line.stages[i + 1].layers.first = line.stages[i].layers.last += step;
+          if (line.stages[i].layers.size() < 1 || line.stages[i + 1].layers.size() < 1) continue;
+          line.boundaries.clear();
+          line.schedule.actions.reset();
+          for (auto& s : line.stages) s.warmup = 0;
+          const auto other = evaluate(hardware, costs, moved);
+          if (other && other->shortage.empty()) CHECK(objective_of(other->plan) > 0.998 * objective_of(*found));
+        }
   }
   for (const double bound : bounds) CHECK(bound <= least);
   // Nobody waits for weight gradients: a microbatch alone is done sooner than all its parts one after the other.
@@ -129,6 +143,25 @@ TEST_CASE("under auto a plan is no longer than the planner's own one in the best
   REQUIRE(soon);
   CHECK(all_run(*soon, auto_schedule_name));
   CHECK(soon->evidence->stopped);
+}
+
+TEST_CASE("a search for a schedule that is ended has a plan under it that fits, or says that it was stopped") {
+  auto small = singles();
+  for (auto& s : small.subclusters)
+    s.device.memory_bytes = static_cast<bytes_t>(0.28 * static_cast<double>(s.device.memory_bytes));
+  for (const int asks : {0, 10, 100, 1000}) {
+    CAPTURE(asks);
+    int asked = 0;
+    plan_request request{.global_batch = 12, .schedule = "zb_h1"};
+    request.go_on = [&] { return asked++ < asks; };
+    const auto found = find_plan(small, small_model(), request);
+    if (found) {
+      CHECK(all_run(*found, "zb_h1"));
+      CHECK(evaluate(small, training_costs(small, small_model(), {.batch = 12}), *found)->shortage.empty());
+    } else {
+      CHECK(found.why_not().why == refusal::kind::stopped);
+    }
+  }
 }
 
 TEST_CASE("pipelines that are alike run the same order, and are cut alike") {
