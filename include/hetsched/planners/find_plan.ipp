@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -239,10 +240,12 @@ class plan_finder {
   [[nodiscard]] outcome<plan> under_orders() {
     auto own = request_;
     own.schedule.clear();
-    own.how.splits = bound_kind(*schedule_) == order_bound_kind::split;
+    const auto kind = bound_kind(*schedule_);
+    own.how.splits = kind == order_bound_kind::split || kind == order_bound_kind::busy;
     std::vector<plan> met;
     own.met = [&](const plan& p) { met.push_back(p); };
-    const auto found = plan_finder(hardware_, costs_, own, planner_).of_many_devices();
+    plan_finder finder(hardware_, costs_, own, planner_);
+    const auto found = finder.of_many_devices();
     if (!found) return found;
     auto [best, lacks] = best_under_schedule(*found, met);
     // A schedule that holds more microbatches, one for each stage, say, may have room on other stages.
@@ -263,12 +266,19 @@ class plan_finder {
       if (next == held || (best && next > held)) break;
       held = next;
     }
-    if (best && found->evidence) tell_of_orders(*best, *found->evidence);
+    if (best) best = with_better_cuts(*std::move(best));
+    if (!best && !go_on()) {
+      auto patient = request_;
+      patient.go_on = {};
+      best = first_plan(hardware_, costs_, patient, planner_);
+      if (!best) return refusal{refusal::kind::stopped, "the search was stopped before it found a plan"};
+    }
+    if (best && found->evidence) tell_of_orders(*best, *found->evidence, finder.least_work());
     return best;
   }
 
   // The best of the plans that a search has met under the schedule, and whether the best of its own lacks memory there. Orders
-  // are searched for the best plan of each size only.
+  // are searched for the best plan of each size only; other schedules are soon played, until one plan fits.
   [[nodiscard]] std::pair<outcome<plan>, bool> best_under_schedule(const plan& found, std::vector<plan> met) const {
     const bool orders = schedule_ == schedule_id::searched;  // which takes time
     const std::size_t most = orders ? 1 : 5;                 // of each size
@@ -276,18 +286,21 @@ class plan_finder {
     std::stable_sort(met.begin(), met.end(), [](const plan& a, const plan& b) { return objective_of(a) < objective_of(b); });
     met.insert(met.begin(), found);
     std::vector<plan> some;
+    std::vector<plan> others;  // of which there are better ones
     std::map<int, std::size_t> count;
     for (auto& p : met) {
       auto& of_size = count[p.pipelines.front().microbatch_size];
-      if (of_size == most || objective_of(p) > longest ||
+      if (objective_of(p) > longest ||
           std::any_of(some.begin(), some.end(), [&](const plan& other) { return other.pipelines == p.pipelines; }))
         continue;
-      ++of_size;
-      some.push_back(std::move(p));
+      (++of_size > most ? others : some).push_back(std::move(p));
     }
+    const auto first_other = some.size();
+    if (!orders) std::move(others.begin(), others.end(), std::back_inserter(some));
     outcome<plan> best = refusal{refusal::kind::infeasible, {}};
     bool lacks = false;
-    for (std::size_t k = 0; k < some.size() && (k == 0 || go_on()); ++k) {
+    for (std::size_t k = 0; k < some.size(); ++k) {
+      if (best ? k >= first_other || !go_on() : k > 0 && orders && !go_on()) break;
       auto judged = under_schedule(hardware_, costs_, some[k], judging(request_));
       if (judged && request_.met) request_.met(*judged);
       if (k == 0) lacks = !judged;
@@ -296,18 +309,55 @@ class plan_finder {
     return {std::move(best), lacks};
   }
 
+  // On few devices, the plan with cuts moved by a layer or two, as long as that is faster: the best cuts of 1F1B are not those of
+  // another schedule.
+  [[nodiscard]] plan with_better_cuts(plan best) const {
+    constexpr int most_tries = 200;
+    constexpr double worth = 0.001;
+    if (hardware_.device_count() > quickly_placed) return best;
+    const double before = objective_of(best);
+    int tries = 0;
+    for (bool better = true; better;) {
+      better = false;
+      for (std::size_t l = 0; l < best.pipelines.size(); ++l)
+        for (std::size_t i = 0; i + 1 < best.pipelines[l].stages.size(); ++i)
+          for (const int step : {1, -1, 2, -2}) {
+            auto moved = best;
+            auto& line = moved.pipelines[l];
+            auto &here = line.stages[i].layers, &next = line.stages[i + 1].layers;
+            next.first = here.last += step;
+            if (here.size() < 1 || next.size() < 1) continue;
+            if (++tries > most_tries || !go_on()) return told_of_cuts(std::move(best), before);
+            line.boundaries.clear();
+            line.schedule.actions.reset();
+            for (auto& s : line.stages) s.warmup = 0;
+            auto judged = evaluate(hardware_, costs_, std::move(moved), judging(request_));
+            if (!judged || !judged->shortage.empty() || objective_of(judged->plan) >= (1 - worth) * objective_of(best)) continue;
+            judged->plan.evidence = best.evidence;
+            best = std::move(judged->plan);
+            better = true;
+          }
+    }
+    return told_of_cuts(std::move(best), before);
+  }
+  [[nodiscard]] plan told_of_cuts(plan p, double before) const {
+    if (objective_of(p) < before && request_.met) request_.met(p);
+    return p;
+  }
+
   // What the search of other orders has proven of a plan under the schedule.
-  void tell_of_orders(plan& best, const search_evidence& of_search) {
+  void tell_of_orders(plan& best, const search_evidence& of_search, double least_work_s) {
     auto& told = best.evidence.emplace(of_search);
     auto kind = bound_kind(*schedule_);
     // Most planners' bounds know no split backwards.
     if (kind == order_bound_kind::split && planner_.name != planners()[0].name && planner_.name != planners()[1].name)
       kind = order_bound_kind::busy;
     if (kind == order_bound_kind::busy || kind == order_bound_kind::nothing) {
-      told.objective_bound = kind == order_bound_kind::busy ? least_busy_s() : 0;
+      told.objective_bound = kind == order_bound_kind::busy ? std::max(least_busy_s(), least_work_s) : 0;
       told.space = "one pipeline or more, on any devices in any order";
     }
     told.stopped = !go_on();
+    if (kind != order_bound_kind::whole) told.sum_bound = 0;  // of a rule that the plan does not keep to
     tell_of_better(best);
     told.complete = told.objective_bound >= told.objective_value * (1 - parallel_pipelines_options{}.gap);
   }
@@ -317,7 +367,7 @@ class plan_finder {
     double least = infinity;
     const auto soon = [&] { return go_on(); };
     for (const int size : sizes_with_costs(request_))
-      least = std::min(least, work_bound(turns_.book_of(size), request_.global_batch / size, soon));
+      least = std::min(least, work_bound(turns_.book_of(size), request_.global_batch / size, soon, false));
     return least < infinity ? least : 0;
   }
 
@@ -357,10 +407,10 @@ class plan_finder {
       cuts.insert(cuts.begin(), p);
       for (const auto& candidate : cuts) {
         if (!go_on()) break;
-        auto judged = with_whole_orders(hardware_, costs_, candidate, how);
-        if (!judged || objective_of(*judged) >= (1 - worth) * objective_of(found)) continue;
+        auto judged = with_whole_orders(hardware_, costs_, candidate, (1 - worth) * objective_of(best ? *best : found), how);
+        if (!judged) continue;
         if (request_.target && !gaps(*judged, *request_.target, hardware_).empty()) continue;
-        if (!best || objective_of(*judged) < objective_of(*best)) best = std::move(judged);
+        best = std::move(judged);
       }
     }
     if (!best) return found;
@@ -505,14 +555,14 @@ class plan_finder {
     constexpr int soon_told = 1024;  // devices of which it takes a hundredth of a search that nothing ends
     if (!request_.go_on || (!request_.spent && hardware_.device_count() > soon_told) ||
         planner_.name != planners().front().name || request_.objective != plan_objective::iteration || request_.mixed_stages ||
-        request_.target || request_.how.splits || (schedule_ && !leaves_backwards_whole(*schedule_)))
+        request_.target || (schedule_ && !leaves_backwards_whole(*schedule_)))
       return;
     constexpr double share = 0.1;  // of a time budget; turns use what is looked up
     const double end = request_.spent ? request_.spent() + share : 0;
     const auto soon = [&] { return (!request_.spent || request_.spent() < end) && go_on(); };
     for (const int size : sizes_with_costs(request_)) {
       if (!soon()) break;
-      work_[size] = work_bound(turns_.book_of(size), request_.global_batch / size, soon);
+      work_[size] = work_bound(turns_.book_of(size), request_.global_batch / size, soon, !request_.how.splits);
     }
   }
 
@@ -785,9 +835,15 @@ class plan_finder {
     });
   }
 
-  // Bounds speak of schedules that leave forwards and backwards of a stage whole.
-  void tell_of_schedule(plan& p) const {
-    if (!leaves_backwards_whole(*schedule_)) p.evidence->objective_bound = 0;
+  // Bounds speak of schedules that leave forwards and backwards of a stage whole; of others, what devices do is known.
+  void tell_of_schedule(plan& p) {
+    const bool busy = bound_kind(*schedule_) != order_bound_kind::nothing && !request_.mixed_stages &&
+                      request_.objective == plan_objective::iteration;
+    if (!leaves_backwards_whole(*schedule_)) {
+      const int size = p.pipelines.front().microbatch_size;
+      const auto soon = [&] { return go_on(); };
+      p.evidence->objective_bound = busy ? work_bound(turns_.book_of(size), request_.global_batch / size, soon, false) : 0;
+    }
     tell_of_better(p);
   }
 

@@ -13,6 +13,7 @@
 #include <hetsched/model/families.hpp>
 #include <hetsched/planners/find_plan.hpp>
 #include <hetsched/planners/interop_dp.hpp>
+#include <hetsched/planners/interop_dp/detail/work_bound.hpp>
 #include <hetsched/planners/parallel_pipelines.hpp>
 
 #include "../../../sanitizer_share.hpp"
@@ -96,6 +97,8 @@ TEST_CASE("under auto a plan is no longer than the planner's own one in the best
   const auto ordered = plan_under_schedule(hardware, costs, *plain, "auto", {}, false);
   REQUIRE(ordered);
   request.schedule = "auto";
+  std::vector<double> bounds;
+  double least = infinity;
   for (const auto* planner : {"parallel_pipelines", "interop_dp", "hetauto_exact"}) {
     CAPTURE(planner);
     std::vector<plan> met;
@@ -107,12 +110,32 @@ TEST_CASE("under auto a plan is no longer than the planner's own one in the best
     REQUIRE(found->evidence);
     CHECK(found->evidence->objective_value == objective_of(*found));
     CHECK(found->evidence->objective_bound > 0.5 * objective_of(*found));
-    CHECK(found->evidence->objective_bound <= objective_of(*found));
+    bounds.push_back(found->evidence->objective_bound);
+    least = std::min(least, objective_of(*found));
     if (planner != std::string("parallel_pipelines")) continue;
     CHECK_FALSE(is_whole(*found));
     CHECK(objective_of(*found) <= 1.001 * objective_of(*ordered));
     CHECK(objective_of(*found) < 0.98 * objective_of(*plain));
+    // No cut is better a layer further.
+    for (std::size_t l = 0; l < found->pipelines.size(); ++l)
+      for (std::size_t i = 0; i + 1 < found->pipelines[l].stages.size(); ++i)
+        for (const int step : {1, -1}) {
+          auto moved = *found;
+          auto& line = moved.pipelines[l];
+          line.stages[i + 1].layers.first = line.stages[i].layers.last += step;
+          if (line.stages[i].layers.size() < 1 || line.stages[i + 1].layers.size() < 1) continue;
+          line.boundaries.clear();
+          line.schedule.actions.reset();
+          for (auto& s : line.stages) s.warmup = 0;
+          const auto other = evaluate(hardware, costs, moved);
+          if (other && other->shortage.empty()) CHECK(objective_of(other->plan) > 0.998 * objective_of(*found));
+        }
   }
+  for (const double bound : bounds) CHECK(bound <= least);
+  // Nobody waits for weight gradients: a microbatch alone is done sooner than all its parts one after the other.
+  price_book book(hardware, costs(6));
+  auto go_on = [] { return true; };
+  CHECK(detail::work_bound(book, 1, go_on, false) < 0.9 * detail::work_bound(book, 1, go_on));
   // A search that is ended at once has a plan of such an order all the same.
   request.go_on = [] { return false; };
   request.met = {};
@@ -120,6 +143,25 @@ TEST_CASE("under auto a plan is no longer than the planner's own one in the best
   REQUIRE(soon);
   CHECK(all_run(*soon, auto_schedule_name));
   CHECK(soon->evidence->stopped);
+}
+
+TEST_CASE("a search for a schedule that is ended has a plan under it that fits, or says that it was stopped") {
+  auto small = singles();
+  for (auto& s : small.subclusters)
+    s.device.memory_bytes = static_cast<bytes_t>(0.28 * static_cast<double>(s.device.memory_bytes));
+  for (const int asks : {0, 10, 100, 1000}) {
+    CAPTURE(asks);
+    int asked = 0;
+    plan_request request{.global_batch = 12, .schedule = "zb_h1"};
+    request.go_on = [&] { return asked++ < asks; };
+    const auto found = find_plan(small, small_model(), request);
+    if (found) {
+      CHECK(all_run(*found, "zb_h1"));
+      CHECK(evaluate(small, training_costs(small, small_model(), {.batch = 12}), *found)->shortage.empty());
+    } else {
+      CHECK(found.why_not().why == refusal::kind::stopped);
+    }
+  }
 }
 
 TEST_CASE("pipelines that are alike run the same order, and are cut alike") {
@@ -153,10 +195,11 @@ TEST_CASE("pipelines that are alike run the same order, and are cut alike") {
   REQUIRE_FALSE(cuts.empty());
   for (const auto& candidate : cuts)
     for (std::size_t i = 0; i < 4; ++i) CHECK(candidate.pipelines[0].stages[i].layers == candidate.pipelines[1].stages[i].layers);
-  const auto whole = detail::with_whole_orders(hardware, costs, judged->plan, {});
+  const auto whole = detail::with_whole_orders(hardware, costs, judged->plan, infinity, {});
   REQUIRE(whole);
   CHECK(is_whole(*whole));
   CHECK(whole->pipelines[0].schedule == whole->pipelines[1].schedule);
+  CHECK_FALSE(detail::with_whole_orders(hardware, costs, judged->plan, objective_of(*whole), {}));
   // Other microbatches, another order.
   p.pipelines[1].microbatches = 5;
   const auto unlike = evaluate(hardware, costs, p);

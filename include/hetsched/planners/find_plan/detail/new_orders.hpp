@@ -20,6 +20,7 @@
 #include <hetsched/plan/order.hpp>
 #include <hetsched/plan/plan.hpp>
 #include <hetsched/schedule/builders/named.hpp>
+#include <hetsched/schedule/search/auto_schedule.hpp>
 #include <hetsched/schedule/search/min_memory.hpp>
 #include <hetsched/search/taper.hpp>
 
@@ -110,34 +111,43 @@ class price_books {
 }
 
 /// A plan, evaluated, whose pipelines run the best order that is found of their forwards and whole backwards, within the memory
-/// that their stages leave; none where there is no room, or the orders are too long to look at.
-/// Throws: as evaluate.
+/// that their stages leave; none where that is no shorter than `below_s`, there is no room, or the orders are too long to look
+/// at. Throws: as evaluate.
 [[nodiscard]] inline std::optional<plan> with_whole_orders(const cluster& hardware, const costs_by_size& costs, const plan& p,
-                                                           const evaluate_options& options) {
+                                                           double below_s, const evaluate_options& options) {
   constexpr std::int64_t most_actions = 100'000;
-  auto priced = evaluate(hardware, costs, p, options);
+  const auto priced = evaluate(hardware, costs, p, options);
   if (!priced) return {};
-  auto ordered = std::move(priced->plan);
-  const auto first = first_alike(ordered);
+  const auto first = first_alike(priced->plan);
   std::int64_t actions = 0;
-  for (std::size_t l = 0; l < first.size(); ++l) {
-    auto& line = ordered.pipelines[l];
-    if (const auto& like = ordered.pipelines[first[l]]; first[l] < l) {
-      for (std::size_t i = 0; i < line.stages.size(); ++i) line.stages[i].warmup = like.stages[i].warmup;
-      line.schedule = like.schedule;
-      continue;
+  for (std::size_t l = 0; l < first.size(); ++l)
+    if (const auto& line = priced->plan.pipelines[l]; first[l] == l)
+      actions += 2 * static_cast<std::int64_t>(line.stages.size()) * line.microbatches;
+  if (actions > most_actions) return {};
+  const auto ordered_by = [&](auto search) -> std::optional<plan> {
+    auto ordered = priced->plan;
+    for (std::size_t l = 0; l < first.size(); ++l) {
+      auto& line = ordered.pipelines[l];
+      if (const auto& like = ordered.pipelines[first[l]]; first[l] < l) {
+        for (std::size_t i = 0; i < line.stages.size(); ++i) line.stages[i].warmup = like.stages[i].warmup;
+        line.schedule = like.schedule;
+        continue;
+      }
+      auto found =
+          search(to_pipeline(line), line.microbatches,
+                 auto_options{.memory_capacity = activation_rooms(line), .split_backward = false, .progress = options.progress});
+      if (!found) return {};
+      set_order(line, std::string(auto_schedule_name), std::move(found->order));
     }
-    actions += 2 * static_cast<std::int64_t>(line.stages.size()) * line.microbatches;
-    if (actions > most_actions) return {};
-    auto found = auto_with_little_memory(
-        to_pipeline(line), line.microbatches,
-        {.memory_capacity = activation_rooms(line), .split_backward = false, .progress = options.progress});
-    if (!found) return {};
-    set_order(line, std::string(auto_schedule_name), std::move(found->order));
-  }
-  auto judged = evaluate(hardware, costs, std::move(ordered), options);
-  if (!judged || !judged->shortage.empty()) return {};
-  return std::move(judged->plan);
+    auto judged = evaluate(hardware, costs, std::move(ordered), options);
+    if (!judged || !judged->shortage.empty() || objective_of(judged->plan) >= below_s) return {};
+    return std::move(judged->plan);
+  };
+  // With little memory takes six times as long.
+  auto found = ordered_by([](const auto&... given) { return auto_schedule(given...); });
+  if (!found) return {};
+  auto spare = ordered_by([](const auto&... given) { return auto_with_little_memory(given...); });
+  return spare ? spare : found;
 }
 
 }  // namespace hetsched::detail

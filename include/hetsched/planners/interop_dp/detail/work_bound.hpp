@@ -90,10 +90,10 @@ class layer_work {
   return microbatches * work.shared_out(problem.devices);
 }
 
-/// The same without tables, and no less than the passage of one microbatch: in seconds, a lower bound on the iteration of every
-/// plan whose schedule leaves backwards whole. 0 where go_on ended it or costs are not additive. O(placements * layers), and what
-/// the book lacks.
-[[nodiscard]] inline double work_bound(price_book& book, int microbatches, function_ref<bool()> go_on = {}) {
+/// The same without tables, and, where a schedule leaves backwards `whole`, no less than the passage of one microbatch: in
+/// seconds, a lower bound on the iteration of every plan. 0 where go_on ended it or costs are not additive.
+/// O(placements * layers), and what the book lacks.
+[[nodiscard]] inline double work_bound(price_book& book, int microbatches, function_ref<bool()> go_on = {}, bool whole = true) {
   if (!book.additive()) return 0;
   const auto& all = book.hardware().subclusters;
   layer_work work(all.size(), book.layers());
@@ -111,7 +111,7 @@ class layer_work {
   }
   // The book's sums of gradients are those of one pipeline, and several add up less.
   const double spared_s = microbatches > 1 ? book.most_spared().seconds : 0;
-  return std::max(0.0, std::max(microbatches * work.shared_out(devices), work.passage()) - spared_s);
+  return std::max(0.0, std::max(microbatches * work.shared_out(devices), whole ? work.passage() : 0) - spared_s);
 }
 
 }  // namespace hetsched::detail
