@@ -366,11 +366,17 @@ TEST_CASE("a search that is ended says what no plan is below, of all microbatch 
   CHECK(soon->evidence->stopped);
   CHECK_FALSE(soon->evidence->complete);
   CHECK(soon->evidence->objective_bound > 0.1 * objective_of(*soon));
-  // The passage of a microbatch is shorter where backwards are split, so that nothing is known then.
+  // The passage of a microbatch is shorter where backwards are split: work alone is known then.
   asked = 0;
   auto split = request;
   split.schedule = "zb_h1";
-  if (const auto other = find_plan(hardware, costs, split)) CHECK(other->evidence->objective_bound == 0);
+  const auto other = find_plan(hardware, costs, split);
+  REQUIRE(other);
+  CHECK(other->evidence->objective_bound > 0);
+  CHECK(other->evidence->objective_bound <= soon->evidence->objective_bound);
+  const auto shortest = find_plan(hardware, costs, {.global_batch = 64, .schedule = "auto"});
+  REQUIRE(shortest);
+  CHECK(other->evidence->objective_bound <= objective_of(*shortest));
   // Alone, every size has a plan that is not below it.
   for (const int size : microbatch_sizes(64))
     if (const auto own = find_plan(hardware, costs, {.global_batch = 64, .microbatch_size = size, .planner = "interop_dp"}))
