@@ -77,8 +77,7 @@ HETSCHED_INLINE outcome<plan> plan_under_schedule(const cluster& hardware, const
     for (auto& line : family.pipelines) line.schedule = {.name = std::string(name_of(schedule_id::one_f_one_b))};
     const auto priced = evaluate(hardware, costs, std::move(family), options);
     if (!priced) return true;
-    const auto& lines = priced->plan.pipelines;
-    return std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
+    return std::any_of(priced->plan.pipelines.begin(), priced->plan.pipelines.end(), [&](const auto& line) {
       return split_backward_lower_bound(to_pipeline(line), line.microbatches) > objective_of(*best);
     });
   };
@@ -154,8 +153,7 @@ namespace detail {
   return has_warmups(schedule) || schedule == schedule_id::gpipe;
 }
 
-/// Costs for a schedule that holds so many microbatches at once: their activations, and what is lost between them, count as
-/// weights.
+/// Costs for a schedule that keeps a fixed number of microbatches in flight on every stage: their activations count as weights.
 struct costs_of_held : any_cost_model {
   int microbatches;
   costs_of_held(any_cost_model costs, int count) : any_cost_model(std::move(costs)), microbatches(count) {}

@@ -45,7 +45,7 @@ bool all_run(const plan& p, std::string_view name) {
 
 }  // namespace
 
-TEST_CASE("where nobody asks for an order, one of whole backwards is taken that is shorter; bounds speak of it") {
+TEST_CASE("where nobody asks for an order, one of whole backwards is taken that is shorter") {
   int taken = 0;
   for (const int batch : sanitizer_share > 1 ? std::vector{8} : std::vector{6, 8, 12}) {
     CAPTURE(batch);
@@ -59,7 +59,6 @@ TEST_CASE("where nobody asks for an order, one of whole backwards is taken that 
     CHECK(is_whole(*found));
     REQUIRE(found->evidence);
     CHECK(found->evidence->objective_value == objective_of(*found));
-    CHECK(found->evidence->objective_bound <= objective_of(*found));
     // As evaluate and whoever reads the plan have it.
     const auto again = evaluate(hardware, training_costs(hardware, model, {.batch = batch}), *found);
     REQUIRE(again);
@@ -252,7 +251,6 @@ TEST_CASE("schedules that hold more microbatches have plans of other stages wher
     CHECK(all_run(*found, schedule));
     CHECK(evaluate(small, costs, *found)->shortage.empty());
     CHECK(objective_of(*found) <= 1.001 * known);
-    CHECK(found->evidence->objective_bound <= objective_of(*found));
     CHECK((found->evidence->objective_bound > 0) == (schedule != std::string("dualpipe")));
   }
   CHECK(roomier > 0);

@@ -43,7 +43,7 @@ enum class order_bound_kind {
   return schedule == dualpipe || schedule == chimera ? order_bound_kind::nothing : order_bound_kind::busy;
 }
 
-/// The rule of warm-ups that a schedule is; none if it is none.
+/// The warm-up rule of a schedule of that name; none for schedules that are no rule.
 [[nodiscard]] inline std::optional<warmup_rule> rule_of(schedule_id schedule) {
   for (const auto rule : {warmup_rule::exact, warmup_rule::one_f_one_b, warmup_rule::h1f1b, warmup_rule::eager})
     if (id_of(rule) == schedule) return rule;
