@@ -59,7 +59,7 @@ class interop_planner {
     shortest_ = free_order_ ? least_period_of_any_order() : shortest_period();
     if (ended()) shortest_ = 0;
     bound_ = std::max({search_.rents().objective(), search_.rents().latency() + steady_ * shortest_, options_.known_bound});
-    few_beams();
+    if (countable() || !closed()) few_beams();
     if (go_on() && !closed()) {
       // Small problems are solved faster than bounded.
       if (small() && !free_order_) prove(options_.effort / 5);
@@ -240,13 +240,26 @@ class interop_planner {
     }
   }
 
-  // Where plans so far are far from the bound: the shortest period for which a beam finds one.
+  // The longest period of plans whose sums are below the limit, at the least latency.
+  [[nodiscard]] double longest_in_reach() const { return (sums_limit_s() - search_.rents().latency()) / steady_; }
+
+  // Where plans so far are far from the bound: the shortest period for which a beam finds one. Where there is none for the longest
+  // that can win, there is none for shorter ones.
   void approach_period() {
     if (best_s() <= 1.3 * bound_) return;
-    for (double low = shortest_, high = own_period(); high > 1.1 * low && go_on();) {
-      const double middle = std::sqrt(low * high), before = best_s();
-      try_beam(middle, search_.rents().competitive(1.5), search_.rents().cost_before(), 2);
-      (best_s() < before ? high : low) = middle;
+    const auto finds = [&](double period) {
+      const double before = best_s();
+      try_beam(period, search_.rents().competitive(1.5), search_.rents().cost_before(), 2);
+      return best_s() < before;
+    };
+    double low = shortest_, high = own_period();
+    if (const double longest = longest_in_reach(); longest < high) {
+      if (!(longest > low) || !go_on() || !finds(longest)) return;
+      high = longest;
+    }
+    while (high > 1.1 * low && go_on()) {
+      const double middle = std::sqrt(low * high);
+      (finds(middle) ? high : low) = middle;
     }
   }
 

@@ -472,6 +472,7 @@ class parallel_planner {
   // What no plan is below, whatever its warm-ups; less what is known to be beaten.
   [[nodiscard]] double proved_bound() {
     if (complete_ && !options_.splits) return counted_bound_;
+    if (out_of_reach_ > 0) return out_of_reach_;
     // Devices in use are paid as long as the iteration takes, so they cost no less than while they work.
     if (found_.worth().money())
       return std::max(counted_bound_, asked_.microbatches * least_work(problem_, table_, found_.worth().prices()));
@@ -479,9 +480,8 @@ class parallel_planner {
     const auto between = [&](int p, int first, int last) { return ends_.reduction(p, first, last); };
     iteration_bound::reductions of_sets;
     if (!ends_.alone()) of_sets = iteration_bound::reductions(between);
-    return std::max(out_of_reach_, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches,
-                                                   std::min(found_.best_s(), asked_.beat), options_.gap, ask, asked_.enough,
-                                                   of_sets, options_.splits));
+    return least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, std::min(found_.best_s(), asked_.beat),
+                           options_.gap, ask, asked_.enough, of_sets, options_.splits);
   }
 
   static constexpr int first_rounds = 4;   // that may show by bounds alone that a problem cannot win
