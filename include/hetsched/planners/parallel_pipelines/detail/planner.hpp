@@ -64,7 +64,10 @@ class parallel_planner {
       if (go_on()) improve();
       return unproven();
     }
-    auto why = one_pipeline(true);
+    std::optional<refusal> why;
+    // What a look before this one has found to fit is not sought again, where more than that is known.
+    const bool looked_before = found_.best() && asked_.beat < infinity;
+    if (!looked_before) why = one_pipeline(true);
     if (!whole) {
       if (go_on()) share_out();
       if (!found_.best()) return why_none(why);
