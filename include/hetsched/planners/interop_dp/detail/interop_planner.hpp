@@ -381,16 +381,16 @@ class interop_planner {
     return steady_ > 0 ? (budget - search_.rents().latency()) / steady_ : infinity;
   }
 
-  // The shortest period that passes the quick test, to 1e-9: no plan has a period more than that shorter.
+  // The shortest period that passes the quick test, to 1e-6: no plan has a period more than that shorter.
   [[nodiscard]] double shortest_period() {
-    double high = 0;
-    for (std::size_t p = 0; p < problem_.placements.size(); ++p)
-      high = std::max(high, table_.time(static_cast<int>(p), 0, problem_.layers));
-    while (high > 0 && !ended() && !search_.may_keep(high)) high *= 2;
-    while (high > 1e-300 && !ended() && search_.may_keep(high / 2)) high /= 2;
-    if (!(high > 1e-300)) return 0;
-    double low = high / 2;
-    while (high > low * (1 + tolerance::sums) && !ended()) {
+    constexpr double close = 1e-6;
+    double low = least_period_of_any_order(), high = low;
+    if (!(low > 0)) return 0;
+    for (double step = 1.05; !ended() && !search_.may_keep(high); step *= step) {
+      low = high;
+      high *= step;
+    }
+    while (high > low * (1 + close) && !ended()) {
       const double middle = (low + high) / 2;
       (search_.may_keep(middle) ? high : low) = middle;
     }
