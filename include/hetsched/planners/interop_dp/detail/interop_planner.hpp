@@ -154,9 +154,12 @@ class interop_planner {
     return any;
   }
 
-  void try_beam(double period, const std::vector<int>& placements, const std::vector<double>& cost_before, int width) {
+  // Returns whether it has found any.
+  bool try_beam(double period, const std::vector<int>& placements, const std::vector<double>& cost_before, int width) {
     ++evaluations_;
-    for (auto& s : beam_.solve(period, placements, cost_before, width, 2, asked_.poll())) meet(judge_.judge(std::move(s.stages)));
+    auto found = beam_.solve(period, placements, cost_before, width, 2, asked_.poll());
+    for (auto& s : found) meet(judge_.judge(std::move(s.stages)));
+    return !found.empty();
   }
 
   [[nodiscard]] bool small() const {
@@ -164,15 +167,20 @@ class interop_planner {
     return !table_.additive() || states * static_cast<double>(problem_.placements.size()) < 4e6;
   }
 
+  // The longest period of plans whose sums are below the limit, at the least latency.
+  [[nodiscard]] double longest_in_reach() const { return (sums_limit_s() - search_.rents().latency()) / steady_; }
+
+  // Where a beam finds none, it finds none for shorter periods.
   void few_beams() {
     if (steady_ == 0 || !(shortest_ > 0)) return;
     const auto cost_before = search_.rents().cost_before();
     const auto placements = small() ? undominated() : search_.rents().competitive(1.5);
-    for (const double longer : {1.1, 1.02, 1.3}) {
-      if (ended()) return;
-      try_beam(shortest_ * longer, placements, cost_before, 2);
-      if (!small() && beam_.looked_at() > 1'000'000) break;
-    }
+    const auto enough = [&] { return ended() || (!small() && beam_.looked_at() > 1'000'000); };
+    const auto finds = [&](double longer) {
+      return !enough() && try_beam(std::min(shortest_ * longer, longest_in_reach()), placements, cost_before, 2);
+    };
+    if (finds(1.1)) (void)finds(1.02);
+    if (shortest_ * 1.1 < longest_in_reach()) (void)finds(wide);
   }
 
   // Bounds ranges of periods, of which those that may hold the best plan are halved; and looks for plans by beams.
@@ -240,9 +248,6 @@ class interop_planner {
     }
   }
 
-  // The longest period of plans whose sums are below the limit, at the least latency.
-  [[nodiscard]] double longest_in_reach() const { return (sums_limit_s() - search_.rents().latency()) / steady_; }
-
   // Where plans so far are far from the bound: the shortest period for which a beam finds one. Where there is none for the longest
   // that can win, there is none for shorter ones.
   void approach_period() {
@@ -254,7 +259,7 @@ class interop_planner {
     };
     double low = shortest_, high = own_period();
     if (const double longest = longest_in_reach(); longest < high) {
-      if (!(longest > low) || !go_on() || !finds(longest)) return;
+      if (!(longest > wide * low) || !go_on() || !finds(longest)) return;  // few_beams have looked at less
       high = longest;
     }
     while (high > 1.1 * low && go_on()) {
@@ -594,6 +599,7 @@ class interop_planner {
     return {refusal::kind::stopped, "the search was stopped before it found a plan"};
   }
 
+  static constexpr double wide = 1.3;     // periods that few_beams look at, by the shortest
   static constexpr double close = 1.006;  // how far behind the best a row is worth other cuts
 
   const cluster& hardware_;
