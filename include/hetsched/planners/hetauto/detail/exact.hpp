@@ -202,8 +202,11 @@ class uniform_planner {
       const std::int64_t rollouts = std::clamp(100'000 / asked_.microbatches, 64, 1024);
       tree_search_options options{.rollouts = rollouts, .trees = 1, .exploration = 0.3, .greedy = 0.9, .improve = false};
       options.go_on = asked_.go_on;
-      if (const auto found = tree_search(how, options); found.best)
-        keep_chain(how.chains(), how.improve(*found.best, found.cost));
+      constexpr double effort = 10;  // a tenth of a second
+      if (auto found = tree_search(how, options); found.best) {
+        const int looks = std::min(chain_costs::looks_when_better, how.chains().looks_within(effort, *found.best));
+        keep_chain(how.chains(), how.chains().improve(*std::move(found.best), found.cost, false, looks));
+      }
     }
     if (!best_) prove(options_.effort / 10);
   }
