@@ -388,14 +388,14 @@ class interop_planner {
 
   // The shortest period that passes the quick test, to 1e-6: no plan has a period more than that shorter.
   [[nodiscard]] double shortest_period() {
-    constexpr double close = 1e-6;
+    constexpr double closely = 1 + 1e-6;
     double low = least_period_of_any_order(), high = low;
     if (!(low > 0)) return 0;
     for (double step = 1.05; !ended() && !search_.may_keep(high); step *= step) {
       low = high;
       high *= step;
     }
-    while (high > low * (1 + close) && !ended()) {
+    while (high > low * closely && !ended()) {
       const double middle = (low + high) / 2;
       (search_.may_keep(middle) ? high : low) = middle;
     }
