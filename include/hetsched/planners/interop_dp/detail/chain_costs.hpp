@@ -349,7 +349,7 @@ class chain_costs {
   // Of the small changes of a plan, those within this factor of the best are looked at, and so many of them are evaluated.
   static constexpr double near_best = 1.03;
   static constexpr std::size_t judged_changes = 64;
-  static constexpr double resolution = 0.003;   // of the slowest stage, when layers are balanced
+  static constexpr double resolution = 0.003;  // of the slowest stage, when layers are balanced
 
   // A stage that balance gives layers.
   struct open_stage {

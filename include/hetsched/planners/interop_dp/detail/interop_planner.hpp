@@ -248,8 +248,8 @@ class interop_planner {
     }
   }
 
-  // Where plans so far are far from the bound: the shortest period for which a beam finds one. Where there is none for the longest
-  // that can win, there is none for shorter ones.
+  // Where plans so far are far from the bound: the shortest period for which a beam finds one. Where there is none for the
+  // longest that can win, there is none for shorter ones.
   void approach_period() {
     if (best_s() <= 1.3 * bound_) return;
     const auto finds = [&](double period) {
