@@ -120,16 +120,15 @@ class search_turns {
     }
     limit_to(20 * (request_.spent() - before));
     if (shares_) take_turn(0.25, rows_);
-    // Of one kind, equal stages are as good as copies of unlike ones; of many, copies are found sooner than rows.
-    const auto kinds = hardware_.subclusters.size();
-    const bool many_kinds = kinds > 4;
-    take_turn_of_all(well_looked_at_ ? 0.12 : kinds == 1 ? 0.05 : many_kinds ? 0.3 : 0.1, copies_);
+    // Of one kind, equal stages are as good as copies of unlike ones.
+    take_turn_of_all(well_looked_at_ ? 0.12 : hardware_.subclusters.size() == 1 ? 0.05 : 0.1, copies_);
     try_first_plan();
     take_turn(well_looked_at_ ? 0.12 : 0.1, partitions_);
     improve(little);
     // hetauto_exact looks at all sets of subclusters.
-    const auto& first = many_kinds ? rows_ : alike_;
-    if (!well_looked_at_) take_turn(many_kinds ? 0.2 : 0.4, first);
+    const bool many_sets = hardware_.subclusters.size() > 4;
+    const auto& first = many_sets ? rows_ : alike_;
+    if (!well_looked_at_) take_turn(0.4, first);
     const auto sizes = sizes_with_costs(request_);
     const bool additive = !sizes.empty() && book_of(sizes.front()).costs().additive();
     // It takes tables and costs of all sizes.
@@ -141,7 +140,7 @@ class search_turns {
     }
     if (well_looked_at_) take_turn(0.18, first);
     improve(little);
-    take_turn(0.12, many_kinds ? alike_ : rows_);
+    take_turn(0.12, many_sets ? alike_ : rows_);
     // Whether single devices are near the best is soon known.
     const bool one_each = well_looked_at_ && additive && request_.how.warmup == warmup_rule::exact;
     if (one_each && take_turn(0.03, singles_) < 1.5 * least()) take_turn(0.12, singles_);
