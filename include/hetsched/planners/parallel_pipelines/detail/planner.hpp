@@ -78,7 +78,7 @@ class parallel_planner {
     // aside until sets have been sought: begun with it, their search finds less.
     const bool at_once = to_the_end() && !found_.worth().money() && one_bound_ < infinity;
     if (at_once) why = one_pipeline(false);
-    if (options_.more)
+    if (options_.more && (!found_.best() || found_.least() <= options_.more_within * asked_.beat))
       for (auto& lines : options_.more()) found_.consider({.pipelines = std::move(lines)});
     if ((one_bound_ == infinity && !asked_.use_all_devices) || !go_on() || count_all()) return finish(why);
     if (found_.worth().money()) {
