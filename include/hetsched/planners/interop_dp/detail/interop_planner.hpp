@@ -177,7 +177,8 @@ class interop_planner {
     const auto placements = small() ? undominated() : search_.rents().competitive(1.5);
     const auto enough = [&] { return ended() || (!small() && beam_.looked_at() > 1'000'000); };
     const auto finds = [&](double longer) {
-      return !enough() && try_beam(std::min(shortest_ * longer, longest_in_reach()), placements, cost_before, 2);
+      const double period = std::min(shortest_ * longer, longest_in_reach());
+      return period >= shortest_ && !enough() && try_beam(period, placements, cost_before, 2);
     };
     if (finds(1.1)) (void)finds(1.02);
     if (shortest_ * 1.1 < longest_in_reach()) (void)finds(wide);
@@ -388,9 +389,12 @@ class interop_planner {
 
   // The shortest period that passes the quick test, to 1e-6: no plan has a period more than that shorter.
   [[nodiscard]] double shortest_period() {
-    constexpr double closely = 1 + 1e-6;
+    constexpr double closely = 1 + 1e-6, none = 1e-300;
     double low = least_period_of_any_order(), high = low;
-    if (!(low > 0)) return 0;
+    // Of other costs than sums, a stage may be faster than its layers.
+    if (!table_.additive())
+      for (; low > none && !ended() && search_.may_keep(low); low /= 2) high = low;
+    if (!(low > none)) return 0;
     for (double step = 1.05; !ended() && !search_.may_keep(high); step *= step) {
       low = high;
       high *= step;
