@@ -196,6 +196,18 @@ TEST_CASE("over all microbatch sizes a plan is no worse than for one of them, wh
   }
 }
 
+TEST_CASE("over all microbatch sizes a plan is no worse than for one of them, where few go through many stages" *
+          doctest::skip(sanitizer_share > 1)) {
+  cluster hardware;
+  hardware.subclusters.push_back({"v", *find_device("V100-SXM2-32GB"), 9, 8, {5e-6, 150e9}, {20e-6, 25e9 / 8}});
+  const transformer model = gpt({.layers = 32, .hidden = 2560, .heads = 20, .vocab = 50257, .sequence = 2048});
+  const auto best = find_plan(hardware, model, {.global_batch = 12});
+  const auto own = find_plan(hardware, model, {.global_batch = 12, .microbatch_size = 1});
+  REQUIRE(best);
+  REQUIRE(own);
+  CHECK(objective_of(*best) <= objective_of(*own) * 1.001);
+}
+
 TEST_CASE("a schedule that holds all microbatches has a plan where there is room for it on other stages than the best of 1F1B") {
   if (sanitizer_share > 1) return;  // half a minute there, of a search that other cases run
   for (const double part : {0.117, 0.131, 0.147}) {

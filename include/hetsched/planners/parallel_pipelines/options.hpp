@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include <hetsched/plan/plan.hpp>
@@ -36,6 +37,8 @@ struct parallel_pipelines_options {
   bool splits = false;                                   ///< the bound is to hold for schedules that split backwards, too
   /// More of them, which take time to make: asked for where bounds alone do not show that none can beat planning_problem::beat.
   std::function<std::vector<std::vector<pipeline_plan>>()> more = {};
+  /// Nor are they asked for where the best of `start` is behind planning_problem::beat by more than this.
+  double more_within = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace hetsched

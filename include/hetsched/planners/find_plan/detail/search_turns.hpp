@@ -267,8 +267,8 @@ class search_turns {
       const int size = sizes[k];
       const double left = end - request_.spent();
       if ((left < 0.1 * share && !evenly_) || !go_on()) break;
-      // Some is left for the next ones, and as much where first looks say little.
-      const double own_end = end - left * (evenly_ ? 1 - 1.0 / static_cast<double>(sizes.size() - k) : 0.3);
+      // Half is left for the next ones, and as much for each where first looks say little.
+      const double own_end = end - left * (evenly_ ? 1 - 1.0 / static_cast<double>(sizes.size() - k) : 0.5);
       auto problem = problem_of(request_, size);
       problem.go_on = [&] { return request_.spent() < own_end && go_on(); };
       if (best_) problem.beat = sums_below * objective_of(*best_);

@@ -111,7 +111,6 @@ class beam_search {
       keep(at(kept, used));
       if (!use_all_ || used == all) exits.insert(exits.end(), at(kept, used).begin(), at(kept, used).end());
     }
-    std::sort(exits.begin(), exits.end(), [&](int a, int b) { return before(at(arena_, a), at(arena_, b)); });
     thin(exits);
     return true;
   }
@@ -121,43 +120,56 @@ class beam_search {
     return a.first != b.first ? a.first < b.first : a.placement < b.placement;
   }
 
-  // Of labels sorted by cost: the first few of different first layers, the first of each transfer class, as ways on depend on it,
-  // and the one that leaves fewest layers.
-  template <class Labels, class Of>
-  void choose(const Labels& sorted, Of label_of, std::vector<int>& chosen) {
+  // Of labels, the few of different first layers that cost least, of any transfer class; the cheapest one of each other class, as
+  // ways on depend on it; and the one that leaves fewest layers. Best first, but for the last. Complexity: O(labels * chosen).
+  template <class Of>
+  void choose(int count, Of label_of, std::vector<int>& chosen) {
     chosen.clear();
-    seen_.clear();
-    int furthest = -1, few = 0;
-    for (int i = 0; i < static_cast<int>(sorted.size()); ++i) {
+    of_class_.clear();
+    const auto class_of = [&](int i) { return at(problem_.placements, label_of(i).placement).transfer_class; };
+    const auto better = [&](int a, int b) { return before(label_of(a), label_of(b)); };
+    const auto width = as_size(width_);
+    const bool all_classes = period_ < std::numeric_limits<double>::max();
+    int furthest = -1;
+    for (int i = 0; i < count; ++i) {
       const label& l = label_of(i);
-      if (furthest < 0 || l.first < label_of(furthest).first) furthest = i;
-      const int own = at(problem_.placements, l.placement).transfer_class;
-      const bool new_class =
-          period_ < std::numeric_limits<double>::max() && std::find(seen_.begin(), seen_.end(), own) == seen_.end();
-      // The few that cost least, of any class; then one of each other class.
-      if (few >= width_ && !new_class) continue;
-      if (std::any_of(chosen.begin(), chosen.end(), [&](int other) {
-            return label_of(other).first == l.first && at(problem_.placements, label_of(other).placement).transfer_class == own;
-          }))
-        continue;
-      if (new_class) seen_.push_back(own);
-      few += few < width_;
-      chosen.push_back(i);
+      if (furthest < 0 || l.first < label_of(furthest).first || (l.first == label_of(furthest).first && better(i, furthest)))
+        furthest = i;
+      const int own = class_of(i);
+      if (all_classes) {
+        const auto known = std::find_if(of_class_.begin(), of_class_.end(), [&](int other) { return class_of(other) == own; });
+        if (known == of_class_.end())
+          of_class_.push_back(i);
+        else if (better(i, *known))
+          *known = i;
+      }
+      if (chosen.size() == width && !better(i, chosen.back())) continue;
+      const auto twin = std::find_if(chosen.begin(), chosen.end(),
+                                     [&](int other) { return label_of(other).first == l.first && class_of(other) == own; });
+      if (twin != chosen.end()) {
+        if (!better(i, *twin)) continue;
+        chosen.erase(twin);
+      }
+      chosen.insert(std::upper_bound(chosen.begin(), chosen.end(), i, better), i);
+      if (chosen.size() > width) chosen.pop_back();
     }
+    const auto few = static_cast<std::ptrdiff_t>(chosen.size());
+    std::sort(of_class_.begin(), of_class_.end(), better);
+    for (const int i : of_class_)
+      if (std::find(chosen.begin(), chosen.begin() + few, i) == chosen.begin() + few) chosen.push_back(i);
     if (furthest >= 0 && std::find(chosen.begin(), chosen.end(), furthest) == chosen.end()) chosen.push_back(furthest);
   }
 
-  void thin(std::vector<std::int32_t>& sorted) {
+  void thin(std::vector<std::int32_t>& labels) {
     choose(
-        sorted, [&](int i) -> const label& { return at(arena_, at(sorted, i)); }, chosen_);
-    for (std::size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = at(sorted, chosen_[i]);
-    sorted.assign(chosen_.begin(), chosen_.end());
+        static_cast<int>(labels.size()), [&](int i) -> const label& { return at(arena_, at(labels, i)); }, chosen_);
+    for (std::size_t i = 0; i < chosen_.size(); ++i) chosen_[i] = at(labels, chosen_[i]);
+    labels.assign(chosen_.begin(), chosen_.end());
   }
 
   void keep(std::vector<std::int32_t>& kept) {
-    std::sort(fresh_.begin(), fresh_.end(), before);
     choose(
-        fresh_, [&](int i) -> const label& { return at(fresh_, i); }, chosen_);
+        static_cast<int>(fresh_.size()), [&](int i) -> const label& { return at(fresh_, i); }, chosen_);
     for (const int i : chosen_) {
       kept.push_back(static_cast<std::int32_t>(arena_.size()));
       arena_.push_back(at(fresh_, i));
@@ -244,7 +256,7 @@ class beam_search {
   std::int64_t looked_at_ = 0;
   std::vector<std::vector<option>> options_;  // by subcluster
   std::vector<label> arena_, fresh_;
-  std::vector<int> chosen_, seen_;
+  std::vector<int> chosen_, of_class_;
   std::vector<std::vector<std::vector<std::int32_t>>> kept_;  // [phase][devices used]
   std::vector<std::vector<std::int32_t>> exits_;              // [phase]
 };

@@ -147,11 +147,13 @@ class chain_costs {
   /// Whether a stage holds as many microbatches as stages come behind it.
   [[nodiscard]] bool knows_warmups() const { return knows_warmups_; }
 
+  static constexpr int looks_when_better = 12;  ///< at a new best plan, and what it becomes
+
   /// The best chain found by small changes of this one, whose cost is `cost`; with unlike stages in a subcluster, too, if
   /// `unlike`.
   /// Requires: the parts of a subcluster follow each other.
-  [[nodiscard]] part_chain improve(part_chain from, double cost, bool unlike) const {
-    return improve_any({{cost, std::move(from)}}, looks_when_better, near_best, unlike, [&] { return asked_.may_go_on(); }).what;
+  [[nodiscard]] part_chain improve(part_chain from, double cost, bool unlike, int looks = looks_when_better) const {
+    return improve_any({{cost, std::move(from)}}, looks, near_best, unlike, [&] { return asked_.may_go_on(); }).what;
   }
 
   /// The same of several, and of what these become: `looks` times, the cheapest one that is not yet
@@ -185,7 +187,7 @@ class chain_costs {
     return *std::min_element(judged.begin(), judged.end(), cheaper);
   }
 
-  /// So many looks of improve_any take some `effort` times 10 ms, where chains are like this one; at least one.
+  /// So many looks of improve and improve_any take some `effort` times 10 ms, where chains are like this one; at least one.
   [[nodiscard]] int looks_within(double effort, const part_chain& like) const {
     const auto stages = static_cast<double>(like.stages);
     const auto neighbours = static_cast<double>(like.parts.size() * problem_.placements.size());
@@ -347,8 +349,7 @@ class chain_costs {
   // Of the small changes of a plan, those within this factor of the best are looked at, and so many of them are evaluated.
   static constexpr double near_best = 1.03;
   static constexpr std::size_t judged_changes = 64;
-  static constexpr int looks_when_better = 12;  // at a new best plan, and what it becomes
-  static constexpr double resolution = 0.003;   // of the slowest stage, when layers are balanced
+  static constexpr double resolution = 0.003;  // of the slowest stage, when layers are balanced
 
   // A stage that balance gives layers.
   struct open_stage {

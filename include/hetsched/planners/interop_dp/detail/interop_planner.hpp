@@ -59,7 +59,7 @@ class interop_planner {
     shortest_ = free_order_ ? least_period_of_any_order() : shortest_period();
     if (ended()) shortest_ = 0;
     bound_ = std::max({search_.rents().objective(), search_.rents().latency() + steady_ * shortest_, options_.known_bound});
-    few_beams();
+    if (countable() || !closed()) few_beams();
     if (go_on() && !closed()) {
       // Small problems are solved faster than bounded.
       if (small() && !free_order_) prove(options_.effort / 5);
@@ -154,9 +154,12 @@ class interop_planner {
     return any;
   }
 
-  void try_beam(double period, const std::vector<int>& placements, const std::vector<double>& cost_before, int width) {
+  // Returns whether it has found any.
+  bool try_beam(double period, const std::vector<int>& placements, const std::vector<double>& cost_before, int width) {
     ++evaluations_;
-    for (auto& s : beam_.solve(period, placements, cost_before, width, 2, asked_.poll())) meet(judge_.judge(std::move(s.stages)));
+    auto found = beam_.solve(period, placements, cost_before, width, 2, asked_.poll());
+    for (auto& s : found) meet(judge_.judge(std::move(s.stages)));
+    return !found.empty();
   }
 
   [[nodiscard]] bool small() const {
@@ -164,15 +167,21 @@ class interop_planner {
     return !table_.additive() || states * static_cast<double>(problem_.placements.size()) < 4e6;
   }
 
+  // The longest period of plans whose sums are below the limit, at the least latency.
+  [[nodiscard]] double longest_in_reach() const { return (sums_limit_s() - search_.rents().latency()) / steady_; }
+
+  // Where a beam finds none, it finds none for shorter periods.
   void few_beams() {
     if (steady_ == 0 || !(shortest_ > 0)) return;
     const auto cost_before = search_.rents().cost_before();
     const auto placements = small() ? undominated() : search_.rents().competitive(1.5);
-    for (const double longer : {1.1, 1.02, 1.3}) {
-      if (ended()) return;
-      try_beam(shortest_ * longer, placements, cost_before, 2);
-      if (!small() && beam_.looked_at() > 1'000'000) break;
-    }
+    const auto enough = [&] { return ended() || (!small() && beam_.looked_at() > 1'000'000); };
+    const auto finds = [&](double longer) {
+      const double period = std::min(shortest_ * longer, longest_in_reach());
+      return period >= shortest_ && !enough() && try_beam(period, placements, cost_before, 2);
+    };
+    if (finds(1.1)) (void)finds(1.02);
+    if (shortest_ * 1.1 < longest_in_reach()) (void)finds(wide);
   }
 
   // Bounds ranges of periods, of which those that may hold the best plan are halved; and looks for plans by beams.
@@ -240,13 +249,23 @@ class interop_planner {
     }
   }
 
-  // Where plans so far are far from the bound: the shortest period for which a beam finds one.
+  // Where plans so far are far from the bound: the shortest period for which a beam finds one. Where there is none for the
+  // longest that can win, there is none for shorter ones.
   void approach_period() {
     if (best_s() <= 1.3 * bound_) return;
-    for (double low = shortest_, high = own_period(); high > 1.1 * low && go_on();) {
-      const double middle = std::sqrt(low * high), before = best_s();
-      try_beam(middle, search_.rents().competitive(1.5), search_.rents().cost_before(), 2);
-      (best_s() < before ? high : low) = middle;
+    const auto finds = [&](double period) {
+      const double before = best_s();
+      try_beam(period, search_.rents().competitive(1.5), search_.rents().cost_before(), 2);
+      return best_s() < before;
+    };
+    double low = shortest_, high = own_period();
+    if (const double longest = longest_in_reach(); longest < high) {
+      if (!(longest > wide * low) || !go_on() || !finds(longest)) return;  // few_beams have looked at less
+      high = longest;
+    }
+    while (high > 1.1 * low && go_on()) {
+      const double middle = std::sqrt(low * high);
+      (finds(middle) ? high : low) = middle;
     }
   }
 
@@ -368,16 +387,19 @@ class interop_planner {
     return steady_ > 0 ? (budget - search_.rents().latency()) / steady_ : infinity;
   }
 
-  // The shortest period that passes the quick test, to 1e-9: no plan has a period more than that shorter.
+  // The shortest period that passes the quick test, to 1e-6: no plan has a period more than that shorter.
   [[nodiscard]] double shortest_period() {
-    double high = 0;
-    for (std::size_t p = 0; p < problem_.placements.size(); ++p)
-      high = std::max(high, table_.time(static_cast<int>(p), 0, problem_.layers));
-    while (high > 0 && !ended() && !search_.may_keep(high)) high *= 2;
-    while (high > 1e-300 && !ended() && search_.may_keep(high / 2)) high /= 2;
-    if (!(high > 1e-300)) return 0;
-    double low = high / 2;
-    while (high > low * (1 + tolerance::sums) && !ended()) {
+    constexpr double closely = 1 + 1e-6, none = 1e-300;
+    double low = least_period_of_any_order(), high = low;
+    // Of other costs than sums, a stage may be faster than its layers.
+    if (!table_.additive())
+      for (; low > none && !ended() && search_.may_keep(low); low /= 2) high = low;
+    if (!(low > none)) return 0;
+    for (double step = 1.05; !ended() && !search_.may_keep(high); step *= step) {
+      low = high;
+      high *= step;
+    }
+    while (high > low * closely && !ended()) {
       const double middle = (low + high) / 2;
       (search_.may_keep(middle) ? high : low) = middle;
     }
@@ -581,6 +603,7 @@ class interop_planner {
     return {refusal::kind::stopped, "the search was stopped before it found a plan"};
   }
 
+  static constexpr double wide = 1.3;     // periods that few_beams look at, by the shortest
   static constexpr double close = 1.006;  // how far behind the best a row is worth other cuts
 
   const cluster& hardware_;

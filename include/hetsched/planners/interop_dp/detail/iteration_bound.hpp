@@ -110,10 +110,11 @@ class iteration_bound {
     const double narrow_stride = std::max(gap, 0.003) * aim;
     double missed = infinity;
     // Upwards, as rents get better on the way; in strides that grow where they hold. What is enough is mostly in reach of one
-    // pipeline, which needs no rents to speak of.
-    for (double stride = std::max(narrow_stride, (enough > aim  ? 0.1
-                                                  : reductions_ ? 0.25
-                                                                : 1) *
+    // pipeline, which needs no rents to speak of, as little as devices of one kind do.
+    const bool bare = !reductions_ || problem_.devices.size() == 1;
+    for (double stride = std::max(narrow_stride, (enough > aim ? 0.1
+                                                  : bare       ? 1
+                                                               : 0.25) *
                                                      (aim - low));
          low < aim && may_go_on();) {
       const double next = std::min(low + stride, aim);

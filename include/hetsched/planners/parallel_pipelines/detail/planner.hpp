@@ -64,7 +64,10 @@ class parallel_planner {
       if (go_on()) improve();
       return unproven();
     }
-    auto why = one_pipeline(true);
+    std::optional<refusal> why;
+    // What a look before this one has found to fit is not sought again, where more than that is known.
+    const bool looked_before = found_.best() && asked_.beat < infinity;
+    if (!looked_before) why = one_pipeline(true);
     if (!whole) {
       if (go_on()) share_out();
       if (!found_.best()) return why_none(why);
@@ -75,7 +78,7 @@ class parallel_planner {
     // aside until sets have been sought: begun with it, their search finds less.
     const bool at_once = to_the_end() && !found_.worth().money() && one_bound_ < infinity;
     if (at_once) why = one_pipeline(false);
-    if (options_.more)
+    if (options_.more && (!found_.best() || found_.least() <= options_.more_within * asked_.beat))
       for (auto& lines : options_.more()) found_.consider({.pipelines = std::move(lines)});
     if ((one_bound_ == infinity && !asked_.use_all_devices) || !go_on() || count_all()) return finish(why);
     if (found_.worth().money()) {
@@ -472,6 +475,7 @@ class parallel_planner {
   // What no plan is below, whatever its warm-ups; less what is known to be beaten.
   [[nodiscard]] double proved_bound() {
     if (complete_ && !options_.splits) return counted_bound_;
+    if (out_of_reach_ > 0) return out_of_reach_;
     // Devices in use are paid as long as the iteration takes, so they cost no less than while they work.
     if (found_.worth().money())
       return std::max(counted_bound_, asked_.microbatches * least_work(problem_, table_, found_.worth().prices()));
@@ -479,9 +483,8 @@ class parallel_planner {
     const auto between = [&](int p, int first, int last) { return ends_.reduction(p, first, last); };
     iteration_bound::reductions of_sets;
     if (!ends_.alone()) of_sets = iteration_bound::reductions(between);
-    return std::max(out_of_reach_, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches,
-                                                   std::min(found_.best_s(), asked_.beat), options_.gap, ask, asked_.enough,
-                                                   of_sets, options_.splits));
+    return least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, std::min(found_.best_s(), asked_.beat),
+                           options_.gap, ask, asked_.enough, of_sets, options_.splits);
   }
 
   static constexpr int first_rounds = 4;   // that may show by bounds alone that a problem cannot win
