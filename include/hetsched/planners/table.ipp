@@ -208,7 +208,8 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
   const bool whole = !problem.progress || problem.progress({0, "plans", infinity, 0});
   other_planners others(hardware, costs, problem, given, whole);
   if (problem.objective == plan_objective::iteration) {
-    // A first look ends before there is time for more, and hands on what it has. On many devices others take long.
+    // A first look ends before there is time for more, and hands on what it has. On many devices others take long: there only
+    // sizes whose first plan comes near the best are worth it.
     if (whole) options.more = [&] { return others.run(book); };
     if (!given.known.empty() && devices > quickly_polished) options.more_within = 1.03;
     if (!whole && devices <= quickly_cut)

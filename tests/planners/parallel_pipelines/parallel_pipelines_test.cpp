@@ -337,6 +337,34 @@ TEST_CASE("a search for equal copies alone is no worse than one pipeline, and pr
   CHECK(best > found_any / 4);
 }
 
+TEST_CASE("others are asked for plans if those that are known come near what is to be beaten") {
+  random_source random(4109);
+  int near = 0, far = 0, free = 0;
+  for (int n = 0; n < 40; ++n) {
+    auto given = random_instance(random, {.layers = 6, .subclusters = 2, .devices = 4});
+    given.problem.use_all_devices = false;
+    const additive_costs costs{given.costs};
+    const auto first = first_pipeline(given, costs);
+    if (!first) continue;
+    auto options = as_parallel(given.options);
+    options.start = {first->pipelines};
+    const auto asked = [&](double behind, double within) {
+      int count = 0;
+      given.problem.beat = first->predicted.iteration_s / behind;
+      options.more_within = within;
+      options.more = [&] { return ++count, std::vector<std::vector<pipeline_plan>>{}; };
+      (void)parallel_pipelines(given.hardware, costs, given.problem, options);
+      return count;
+    };
+    near += asked(1.02, 1.03);
+    far += asked(1.04, 1.03);
+    free += asked(1.04, infinity);
+  }
+  CHECK(near > 0);
+  CHECK(far == 0);
+  CHECK(free > 0);
+}
+
 TEST_CASE("a known objective ends a search that cannot beat it, and hides nothing that does") {
   random_source random(4105);
   int better = 0, beaten = 0;

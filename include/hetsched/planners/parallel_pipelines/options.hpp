@@ -37,7 +37,7 @@ struct parallel_pipelines_options {
   bool splits = false;                                   ///< the bound is to hold for schedules that split backwards, too
   /// More of them, which take time to make: asked for where bounds alone do not show that none can beat planning_problem::beat.
   std::function<std::vector<std::vector<pipeline_plan>>()> more = {};
-  /// Nor are they asked for where the best of `start` is behind planning_problem::beat by more than this.
+  /// `more` is asked for only if the best of `start` takes at most this many times planning_problem::beat, or `start` has none.
   double more_within = std::numeric_limits<double>::infinity();
 };
 

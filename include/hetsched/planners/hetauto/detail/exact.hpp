@@ -198,14 +198,15 @@ class uniform_planner {
   void begin() {
     if (algebra_.is_exact()) {
       const hetauto_decisions how(hardware_, costs_, problem_, table_, asked_, id_of(options_.warmup), {});
-      // Each plays its microbatches.
+      // A rollout plays all microbatches, so it takes as long as there are many.
       const std::int64_t rollouts = std::clamp(100'000 / asked_.microbatches, 64, 1024);
       tree_search_options options{.rollouts = rollouts, .trees = 1, .exploration = 0.3, .greedy = 0.9, .improve = false};
       options.go_on = asked_.go_on;
       constexpr double effort = 10;  // a tenth of a second
       if (auto found = tree_search(how, options); found.best) {
         const int looks = std::min(chain_costs::looks_when_better, how.chains().looks_within(effort, *found.best));
-        keep_chain(how.chains(), how.chains().improve(*std::move(found.best), found.cost, false, looks));
+        constexpr bool unlike = false;  // stages of a subcluster: how's principles
+        keep_chain(how.chains(), how.chains().improve(*std::move(found.best), found.cost, unlike, looks));
       }
     }
     if (!best_) prove(options_.effort / 10);

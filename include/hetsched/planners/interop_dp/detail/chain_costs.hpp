@@ -187,7 +187,7 @@ class chain_costs {
     return *std::min_element(judged.begin(), judged.end(), cheaper);
   }
 
-  /// So many looks of improve and improve_any take some `effort` times 10 ms, where chains are like this one; at least one.
+  /// How many looks improve and improve_any make in about `effort` times 10 ms on chains like this one; at least one.
   [[nodiscard]] int looks_within(double effort, const part_chain& like) const {
     const auto stages = static_cast<double>(like.stages);
     const auto neighbours = static_cast<double>(like.parts.size() * problem_.placements.size());

@@ -86,6 +86,11 @@ class interop_planner {
   struct visited {
     double latency_s, period_s;
   };
+  // Periods, and what no plan that keeps one of them is below.
+  struct range {
+    double low = 0, high = 0, bound = 0;
+  };
+  static bool later(const range& a, const range& b) { return a.bound > b.bound; }
 
   [[nodiscard]] double best_s() const { return best_ ? best_->predicted.iteration_s : infinity; }
   /// Plans that take longer do not count.
@@ -170,7 +175,7 @@ class interop_planner {
   // The longest period of plans whose sums are below the limit, at the least latency.
   [[nodiscard]] double longest_in_reach() const { return (sums_limit_s() - search_.rents().latency()) / steady_; }
 
-  // Where a beam finds none, it finds none for shorter periods.
+  // If a beam finds no plan for a period, shorter periods are not tried.
   void few_beams() {
     if (steady_ == 0 || !(shortest_ > 0)) return;
     const auto cost_before = search_.rents().cost_before();
@@ -187,9 +192,6 @@ class interop_planner {
   // Bounds ranges of periods, of which those that may hold the best plan are halved; and looks for plans by beams.
   void walk_periods() {
     if (!best_ || steady_ == 0 || !(shortest_ > 0) || !table_.additive()) return;
-    struct range {
-      double low = 0, high = 0, bound = 0;
-    };
     period_bound bounds(problem_, table_);
     const double end = least_update();
     const auto work = static_cast<std::int64_t>(options_.effort * 5e6);
@@ -198,7 +200,6 @@ class interop_planner {
       return bounds.latency(high, sums_limit_s() - rest) + rest;
     };
     approach_period();
-    const auto later = [](const range& a, const range& b) { return a.bound > b.bound; };
     std::vector<range> open;
     const double step = static_cast<double>(problem_.placements.size()) * problem_.layers < 4e4 ? 1.02 : 1.05;
     for (double low = shortest_; steady_ * low + search_.rents().latency() < sums_limit_s(); low = open.back().high) {
@@ -249,8 +250,8 @@ class interop_planner {
     }
   }
 
-  // Where plans so far are far from the bound: the shortest period for which a beam finds one. Where there is none for the
-  // longest that can win, there is none for shorter ones.
+  // Where the best plan is far from the bound: looks for the shortest period for which a beam finds a plan, from the longest
+  // period that can win down. If no beam finds a plan for that one, shorter periods are not tried.
   void approach_period() {
     if (best_s() <= 1.3 * bound_) return;
     const auto finds = [&](double period) {
