@@ -566,6 +566,8 @@ class plan_finder {
 
   [[nodiscard]] outcome<plan> searched() {
     const int one_size = request_.microbatch_size;
+    // Of many devices first plans say less, and searches of small microbatches are short.
+    const double alike = hardware_.device_count() > quickly_placed ? 1.08 : 1;
     if (planner_.of_batch && one_size == 0 && !request_.mixed_stages && !request_.target &&
         (request_.schedule.empty() || has_warmups(request_.schedule))) {
       auto found = of_batch();
@@ -577,7 +579,7 @@ class plan_finder {
     auto found = one_size > 0 ? of_size({.microbatch_size = one_size, .microbatches = request_.global_batch / one_size})
                               : best_microbatch_size(
                                     request_.global_batch, [&](const size_request& asked) { return of_size(asked); },
-                                    [&] { return go_on(); }, [&](int size) { return work_of(size); });
+                                    [&] { return go_on(); }, [&](int size) { return work_of(size); }, alike);
     hurry_ = false;
     for (const int size : given_up_) found = with_size_that_was_given_up(std::move(found), size);
     if (!found && !refusals_.empty()) return most_telling_refusal();  // says more than a size without costs
@@ -625,6 +627,7 @@ class plan_finder {
       return !soon && go_on();
     };
     auto choice = choice_;
+    choice.others_s = best_before_;
     // Plans of other choices are no start for a target's, nor are those whose layers it sees joined.
     if (const auto& t = request_.target; !t || !leaves_choices(*t)) {
       if (const auto known = first_look_.find(size); known != first_look_.end()) choice.known = known->second;

@@ -134,6 +134,7 @@ HETSCHED_INLINE outcome<plan> hetauto_exact(price_book& book, const planning_pro
   detail::expect_natural(options.gap, "gap");
   detail::expect_effort(options.effort, "effort");
   detail::expect_effort(options.enumeration, "enumeration");
+  detail::expect_natural(options.hope, "hope");
   if (options.periods < 1) throw input_error("periods must be at least 1");
   if (hardware.subclusters.size() > 10)
     return refusal{refusal::kind::not_applicable,

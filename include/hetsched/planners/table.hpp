@@ -33,6 +33,7 @@ struct planner_choice {
   bool splits = false;                      ///< bounds hold for schedules that split backwards, too (the first two planners)
   std::vector<pipeline_plan> known = {};    ///< pipelines that a first look has found
   std::vector<pipeline_plan> similar = {};  ///< those of the best plan of another microbatch size
+  double others_s = infinity;               ///< the best iteration of other problems, as of other microbatch sizes
   price_book* prices = nullptr;             ///< of these costs and cluster, to read and add to; none: the planner asks anew
 };
 

@@ -61,7 +61,7 @@ inline outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model&
   return interop_dp(prices_for(hardware, costs, given).book(), problem, options);
 }
 
-inline constexpr int quickly_polished = 64, quickly_cut = 128;  // devices
+inline constexpr int quickly_polished = 64, quickly_begun = 1024;  // devices
 
 inline parallel_pipelines_options of_pipelines(const planner_choice& given) {
   parallel_pipelines_options options{.warmup = given.warmup, .epsilon = given.epsilon};
@@ -170,11 +170,12 @@ class other_planners {
     }
     auto until_done = problem_;
     if (!whole_) until_done.progress = {};
-    if (auto found = hexiscale(priced, until_done, groups)) {
-      sets.push_back(found->pipelines);
-      if (!partition_ || objective_of(*found) < objective_of(*partition_)) partition_ = *std::move(found);
-    }
-    if (whole_ && !small_) add_uniform();
+    if (whole_ || hardware_.device_count() <= quickly_begun)
+      if (auto found = hexiscale(priced, until_done, groups)) {
+        sets.push_back(found->pipelines);
+        if (!partition_ || objective_of(*found) < objective_of(*partition_)) partition_ = *std::move(found);
+      }
+    if (!small_ && (whole_ || hardware_.device_count() <= quickly_begun)) add_uniform();
     // What stands idle in all of them may still be of use, and a search that is to use it looks elsewhere.
     if (whole_ && small_ &&
         std::none_of(sets.begin(), sets.end(), [&](const auto& lines) { return uses_all(hardware_, lines); })) {
@@ -197,6 +198,7 @@ class other_planners {
 inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_model& costs, const planning_problem& problem,
                                        const planner_choice& given) {
   auto options = of_pipelines(given);
+  options.others_s = given.others_s;
   const int devices = hardware.device_count();
   // Small problems are looked at to the end, whatever another microbatch size has: what was found first says little of them.
   if (devices <= quickly_placed) options.hopeless = infinity;
@@ -211,8 +213,10 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     // A first look ends before there is time for more, and hands on what it has. On many devices others take long: there only
     // sizes whose first plan comes near the best are worth it.
     if (whole) options.more = [&] { return others.run(book); };
-    if (!given.known.empty() && devices > quickly_polished) options.more_within = 1.03;
-    if (!whole && devices <= quickly_cut)
+    constexpr std::size_t few_sets = 4;  // subclusters: hetauto_exact looks at all sets of them
+    if (!given.known.empty() && devices > quickly_polished)
+      options.more_within = hardware.subclusters.size() > few_sets ? 1.03 : 1.15;
+    if (!whole)
       for (auto& lines : others.run(book)) options.start.push_back(std::move(lines));
   }
   auto found = parallel_pipelines(book, problem, options);

@@ -32,18 +32,19 @@ struct size_request {
 /// Requires: pipelines of one microbatch size. O(stages + pipelines^2).
 [[nodiscard]] std::optional<std::vector<pipeline_plan>> with_microbatch_size(const plan& p, int size);
 
-/// The plan of the least objective among the microbatch sizes that divide the global batch.
-/// `plan_for(size_request)` returns an outcome<plan>: it is called for a first plan of every size, and again where that one's
-/// evidence is not complete and its bound leaves hope: sizes of good first plans first, then, from the smallest on, those whose
-/// first plan is more than twice its bound. `go_on()`, if given, is asked before each call but the first ones until there is a
-/// plan; false ends the search, as does a refusal of kind stopped. The evidence's bound is the least of all sizes; it is complete
-/// if the search of every size was, or showed that the size cannot win. `bound_of(size)`, if given, is a lower bound on the
-/// objective of a size, known without a search; 0 says nothing. Returns: the plan, the smaller size of equals, or the refusal of
-/// the first size. Throws: input_error for a batch below 1.
+/// The plan of the least objective among the microbatch sizes that divide the global batch. `plan_for(size_request)` returns an
+/// outcome<plan>: it is called for a first plan of every size, and again where that one's evidence is not complete and its
+/// bound leaves hope: sizes of good first plans first, then, from the smallest on, those whose first plan is more than twice
+/// its bound. `go_on()`, if given, is asked before each call but the first ones until there is a plan; false ends the search,
+/// as does a refusal of kind stopped. The evidence's bound is the least of all sizes; it is complete if the search of every
+/// size was, or showed that the size cannot win. `bound_of(size)`, if given, is a lower bound on the objective of a size, known
+/// without a search; 0 says nothing. Sizes whose first plans take at most `alike` times the best one are searched from the
+/// smallest on. Returns: the plan, the smaller size of equals, or the refusal of the first size. Throws: input_error for a
+/// batch below 1.
 [[nodiscard]] outcome<plan> best_microbatch_size(int global_batch,
                                                  const std::function<outcome<plan>(const size_request&)>& plan_for,
                                                  const std::function<bool()>& go_on = {},
-                                                 const std::function<double(int)>& bound_of = {});
+                                                 const std::function<double(int)>& bound_of = {}, double alike = 1);
 
 }  // namespace hetsched
 

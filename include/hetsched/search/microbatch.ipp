@@ -60,8 +60,8 @@ HETSCHED_INLINE std::optional<std::vector<pipeline_plan>> with_microbatch_size(c
 
 HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
                                                    const std::function<outcome<plan>(const size_request&)>& plan_for,
-                                                   const std::function<bool()>& go_on,
-                                                   const std::function<double(int)>& bound_of) {
+                                                   const std::function<bool()>& go_on, const std::function<double(int)>& bound_of,
+                                                   double alike) {
   if (global_batch < 1) throw input_error("the global batch must be at least 1");
   struct tried_size {
     size_request request;
@@ -102,9 +102,10 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
   if (!best) return *std::move(first_refusal);
   // A plan that is far from its bound says little: searches of small sizes are short.
   const auto telling = [](const tried_size& s) { return s.value <= 2 * s.bound || !(s.bound > 0); };
+  const double good = alike * least();
   std::stable_sort(sizes.begin(), sizes.end(), [&](const tried_size& a, const tried_size& b) {
     if (telling(a) != telling(b)) return telling(a);
-    return telling(a) && a.value < b.value;
+    return telling(a) && std::max(a.value, good) < std::max(b.value, good);
   });
   double enough = infinity;
   for (auto& s : sizes) {

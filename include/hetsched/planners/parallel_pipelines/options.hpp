@@ -39,6 +39,8 @@ struct parallel_pipelines_options {
   std::function<std::vector<std::vector<pipeline_plan>>()> more = {};
   /// `more` is asked for only if the best of `start` takes at most this many times planning_problem::beat, or `start` has none.
   double more_within = std::numeric_limits<double>::infinity();
+  /// The best iteration of other problems, as of other microbatch sizes: a first look goes further where it comes near that.
+  double others_s = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace hetsched

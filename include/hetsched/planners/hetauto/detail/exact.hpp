@@ -52,7 +52,7 @@ class uniform_planner {
     begin();
     // Of a plan that is worth a look, M - 1 periods are shorter than the best one's iteration.
     const bool any = best_ && steady_ > 0;
-    const auto whole = look_at(shortest_, any ? best_s() / steady_ : infinity, any ? best_s() : infinity);
+    const auto whole = look_at(shortest_, any ? goal() / steady_ : infinity, any ? goal() : infinity);
     if (!best_ && !stopped_ && !(whole.bound < infinity)) return no_such_pipeline();
     walk(whole);
     polish();
@@ -89,9 +89,9 @@ class uniform_planner {
 
   [[nodiscard]] double best_s() const { return best_ ? best_->predicted.iteration_s : infinity; }
   [[nodiscard]] double limit_s() const { return std::min(best_s(), asked_.beat); }
-  /// What ranges have to beat: also the objectives of plans whose iteration is longer than that. Not what is known of other
-  /// problems: what is made of these plans in the end may be shorter than their sums by a third.
-  [[nodiscard]] double goal() const { return std::min(best_s(), least_objective_); }
+  /// What ranges have to beat: also the objectives of plans whose iteration is longer than that. Of what is known of other
+  /// problems `hope` times as much: what is made of these plans in the end may be shorter than their sums by a third.
+  [[nodiscard]] double goal() const { return std::min({best_s(), least_objective_, options_.hope * asked_.beat}); }
   [[nodiscard]] bool go_on() {
     stopped_ = stopped_ || !asked_.may_go_on();
     if (asked_.progress && !stopped_ && !asked_.progress({periods_, "periods", best_s(), std::min(bound_, best_s())}))

@@ -68,6 +68,7 @@ class parallel_planner {
     // What a look before this one has found to fit is not sought again, where more than that is known.
     const bool looked_before = found_.best() && asked_.beat < infinity;
     if (!looked_before) why = one_pipeline(true);
+    if (whole && !looked_before) first_sets();
     if (!whole) {
       if (go_on()) share_out();
       if (!found_.best()) return why_none(why);
@@ -78,7 +79,8 @@ class parallel_planner {
     // aside until sets have been sought: begun with it, their search finds less.
     const bool at_once = to_the_end() && !found_.worth().money() && one_bound_ < infinity;
     if (at_once) why = one_pipeline(false);
-    if (options_.more && (!found_.best() || found_.least() <= options_.more_within * asked_.beat))
+    if (!found_.worth().money() && !comes_within(options_.hopeless) && comes_within(distant)) look_shortly();
+    if (options_.more && (!found_.best() || comes_within(options_.more_within)))
       for (auto& lines : options_.more()) found_.consider({.pipelines = std::move(lines)});
     if ((one_bound_ == infinity && !asked_.use_all_devices) || !go_on() || count_all()) return finish(why);
     if (found_.worth().money()) {
@@ -89,8 +91,8 @@ class parallel_planner {
       column_pool pool(problem_.devices, asked_.microbatches);
       whole_sets sets(pool, found_, problem_.devices, asked_.microbatches, ask);
       // Where a plan is known, copies show whether this comes near it.
-      if (asked_.beat < infinity) share_out();
-      if (found_.least() <= options_.hopeless * asked_.beat) {
+      if (asked_.beat < infinity && comes_within(std::max(options_.hopeless, distant))) share_out();
+      if (comes_within(options_.hopeless)) {
         search_sets(relaxed, pool, sets);
         if (!stopped_ && !at_once) why = one_pipeline(false);
         take_single();
@@ -122,6 +124,9 @@ class parallel_planner {
   /// Whether what is known of other problems leaves nothing out.
   [[nodiscard]] bool to_the_end() const { return !(options_.hopeless < infinity); }
 
+  /// Whether the best plan so far takes at most so many times what is to be beaten.
+  [[nodiscard]] bool comes_within(double times) const { return least() <= times * asked_.beat; }
+
   // What interop_dp is asked.
   [[nodiscard]] interop_options single() const {
     return {.warmup = options_.warmup,
@@ -131,7 +136,7 @@ class parallel_planner {
             .near_tie = options_.near_tie,
             .effort = options_.effort,
             .looks = options_.looks,
-            .hope = 1,
+            .hope = 1.1,
             .prove = false,
             .rows = to_the_end()};
   }
@@ -156,6 +161,33 @@ class parallel_planner {
     copies(ask).share_out(options_.search == pipelines_search::whole ? well : soon);
   }
 
+  // A first look says little where devices differ: sets from a few columns, which cost next to nothing where microbatches are
+  // small.
+  void first_sets() {
+    if (to_the_end() || found_.worth().money() || ends_.alone() || asked_.microbatches < 2 ||
+        found_.best_s() > distant * options_.others_s)
+      return;
+    auto ask = [&] { return !ended(); };
+    relaxation relaxed(problem_, table_, ends_, algebra_, asked_.microbatches, ends_.any());
+    column_pool pool(problem_.devices, asked_.microbatches);
+    whole_sets sets(pool, found_, problem_.devices, asked_.microbatches, ask);
+    if (static_cast<double>(relaxed.path_work()) * static_cast<double>(problem_.devices.size()) > soon_started) return;
+    relaxed.start(ask);
+    for (const auto& c : relaxed.columns()) pool.add(c);
+    sets.pack(infinity, found_.best_s() * 1.02);
+  }
+
+  // A single pipeline by a short search, which begins with nothing that is known: may it come near what is to be beaten?
+  void look_shortly() {
+    auto problem = for_iteration();
+    problem.beat = infinity;
+    problem.progress = [&](const search_progress&) { return !ended(); };
+    auto short_search = single();
+    short_search.effort = options_.effort / 10;
+    short_search.enumeration = 0;
+    if (auto found = interop_dp(book_, problem, short_search)) put_aside(*std::move(found));
+  }
+
   // The fastest single pipeline, or only a first one; the refusal if there is none.
   [[nodiscard]] std::optional<refusal> one_pipeline(bool first_only) {
     auto problem = for_iteration();
@@ -178,9 +210,12 @@ class parallel_planner {
     if (found->evidence && !found_.worth().money()) {
       one_bound_ = std::max(one_bound_, found->evidence->sum_bound);
     }
-    single_ = *std::move(found);
+    put_aside(*std::move(found));
     if (first_only) take_single();
     return std::nullopt;
+  }
+  void put_aside(plan found) {
+    if (!single_ || objective_of(found) < objective_of(*single_)) single_ = std::move(found);
   }
   void take_single() {
     if (single_) found_.keep(*std::exchange(single_, std::nullopt));
@@ -419,7 +454,7 @@ class parallel_planner {
 
   // Neighbours of the best plan, if it comes near what is to be beaten.
   void look_around() {
-    if (!found_.best() || found_.least() > options_.hopeless * asked_.beat) return;
+    if (!found_.best() || found_.least() > std::max(worth_changes, options_.hopeless) * asked_.beat) return;
     auto ask = [&] { return go_on(); };
     const auto actions = [&] {
       double all = 0;
@@ -487,8 +522,11 @@ class parallel_planner {
                            options_.gap, ask, asked_.enough, of_sets, options_.splits);
   }
 
-  static constexpr int first_rounds = 4;   // that may show by bounds alone that a problem cannot win
-  static constexpr double coarse = 0.005;  // how closely the bound of one that cannot win is sought
+  static constexpr double distant = 1.35;        // times what is to be beaten: what is further behind has no hope
+  static constexpr double worth_changes = 1.08;  // likewise: what small changes may bring
+  static constexpr double soon_started = 6e4;    // ends of stages at a period, over all subclusters: a tenth of a second
+  static constexpr int first_rounds = 4;         // that may show by bounds alone that a problem cannot win
+  static constexpr double coarse = 0.005;        // how closely the bound of one that cannot win is sought
 
   price_book& book_;
   const cluster& hardware_;
