@@ -208,6 +208,33 @@ TEST_CASE("over all microbatch sizes a plan is no worse than for one of them, wh
   CHECK(objective_of(*best) <= objective_of(*own) * 1.001);
 }
 
+TEST_CASE(
+    "the default planner is no worse than another where first plans say little: many kinds, few of which are worth their links" *
+    doctest::skip(sanitizer_share > 1)) {
+  cluster hardware;
+  const auto add = [&](const char* device, int nodes, int each, double inside_gbit, double outside_gbit) {
+    hardware.subclusters.push_back(
+        {device, *find_device(device), nodes, each, {5e-6, inside_gbit * 1e9 / 8}, {20e-6, outside_gbit * 1e9 / 8}});
+  };
+  add("A10", 1, 8, 256, 100);
+  add("V100-SXM2-16GB", 8, 1, 1200, 100);
+  add("A100-SXM4-40GB", 15, 1, 1200, 10);
+  add("L40S", 2, 8, 64, 25);
+  add("T4", 12, 1, 2400, 10);
+  add("H100-SXM5-80GB", 10, 1, 64, 200);
+  for (int a = 0; a < 6; ++a)
+    for (int b = 0; b < a; ++b) {
+      const bool fast = (a == 1 && b == 0) || (b == 1 && (a == 2 || a == 4)) || b == 2 || (b > 2 && a == 5);
+      hardware.links.push_back({a, b, {50e-6, (fast ? 100e9 : 25e9) / 8}});
+    }
+  const transformer model{.layers = 32, .hidden = 2560, .heads = 20, .vocab = 32000, .sequence = 4096};
+  const auto best = find_plan(hardware, model, {.global_batch = 64});
+  const auto one = find_plan(hardware, model, {.global_batch = 64, .microbatch_size = 2, .planner = "interop_dp"});
+  REQUIRE(best);
+  REQUIRE(one);
+  CHECK(objective_of(*best) <= objective_of(*one) * 1.001);
+}
+
 TEST_CASE("a schedule that holds all microbatches has a plan where there is room for it on other stages than the best of 1F1B") {
   if (sanitizer_share > 1) return;  // half a minute there, of a search that other cases run
   for (const double part : {0.117, 0.131, 0.147}) {

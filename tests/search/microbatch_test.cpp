@@ -183,6 +183,25 @@ TEST_CASE("sizes that may still win are asked again, those of good first plans f
   CHECK(best->evidence->objective_bound == 3);
 }
 
+TEST_CASE("of sizes whose first plans are nearly as good, the smallest is asked again first") {
+  const std::map<int, double> first_s{{1, 11}, {2, 7.5}, {4, 8}, {8, 7}, {16, 9}};
+  const auto order = [&](double alike) {
+    std::vector<int> asked;
+    const auto plan_for = [&](const size_request& r) -> outcome<plan> {
+      if (!r.first_plan) asked.push_back(r.microbatch_size);
+      auto p = *of_rate(1, r.microbatch_size);
+      p.predicted.iteration_s = first_s.at(r.microbatch_size);
+      p.evidence = {.objective_value = p.predicted.iteration_s, .objective_bound = 6, .complete = false};
+      return p;
+    };
+    (void)best_microbatch_size(16, plan_for, {}, {}, alike);
+    return asked;
+  };
+  CHECK(order(1) == std::vector{8, 2, 4, 16, 1});
+  CHECK(order(1.1) == std::vector{2, 8, 4, 16, 1});
+  CHECK(order(1.2) == std::vector{2, 4, 8, 16, 1});
+}
+
 TEST_CASE("first plans that are far from their bounds do not say which size comes next: the smallest does") {
   // First plan and bound.
   const std::map<int, std::pair<double, double>> answers{{1, {30, 2}}, {2, {20, 3}}, {4, {7, 4}}, {8, {6, 5}}, {16, {9, 0}}};

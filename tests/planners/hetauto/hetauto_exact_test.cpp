@@ -112,6 +112,31 @@ TEST_CASE("hetauto_exact has the best plan with one placement in each subcluster
   }
 }
 
+TEST_CASE("hetauto_exact leaves sums that are far above what is to be beaten") {
+  random_source random(7219);
+  std::int64_t all = 0, near = 0;
+  for (int n = 0; n < 40; ++n) {
+    CAPTURE(n);
+    const auto given = random_instance(random, {.layers = 8, .subclusters = 2, .devices = 4});
+    const additive_costs costs{given.costs};
+    hetauto_exact_options options{.enumeration = 0, .prove = false};
+    const auto free = hetauto_exact(given.hardware, costs, given.problem, options);
+    if (!free) continue;
+    const auto periods = [](const plan& p) { return p.evidence->work.at(0).second; };
+    auto asked = given.problem;
+    asked.beat = free->predicted.iteration_s;
+    options.hope = 2;
+    const auto hoped = hetauto_exact(given.hardware, costs, asked, options);
+    REQUIRE(hoped);
+    CHECK(hoped->predicted.iteration_s <= free->predicted.iteration_s * (1 + 1e-9));
+    asked.beat /= 10;
+    const auto beaten = hetauto_exact(given.hardware, costs, asked, options);
+    all += periods(*free);
+    if (beaten) near += periods(*beaten);
+  }
+  CHECK(near < all);
+}
+
 TEST_CASE("hetauto_exact refuses what it cannot do") {
   random_source random(7);
   instance_limits limits;
@@ -120,6 +145,7 @@ TEST_CASE("hetauto_exact refuses what it cannot do") {
   const additive_costs costs{given.costs};
   CHECK_THROWS_AS((void)hetauto_exact(given.hardware, costs, given.problem, {.gap = -1}), input_error);
   CHECK_THROWS_AS((void)hetauto_exact(given.hardware, costs, given.problem, {.periods = 0}), input_error);
+  CHECK_THROWS_AS((void)hetauto_exact(given.hardware, costs, given.problem, {.hope = -1}), input_error);
   given.hardware.subclusters.resize(11, given.hardware.subclusters.front());
   const auto none = hetauto_exact(given.hardware, costs, given.problem);
   REQUIRE_FALSE(none);
