@@ -3,6 +3,8 @@
 """How often another planner of hetsched-plan is ahead of the default one, given the same time, on random clusters of 24 to 512 devices
 of one to six kinds. Prints a line for each cluster and budget where one is, and a table at the end. Runs one after another.
 
+A budget of "none" lets each search run to its end.
+
 With --processor-time a second of a budget is a second of the command's processor time, so that other work on the machine does not
 count: needs cc and LD_PRELOAD.
 
@@ -66,8 +68,9 @@ def draw_input(seed):
 
 def iteration(command, folder, batch, planner, budget, environment):
     """Seconds; infinity where there is no plan."""
+    limits = [] if budget == "none" else ["--time-budget", budget]
     done = subprocess.run([command, "--cluster", folder / "cluster.json", "--model", folder / "model.json", "--global-batch", str(batch),
-                           "--planner", planner, "--time-budget", str(budget), "--json", "--quiet"],
+                           "--planner", planner, *limits, "--json", "--quiet"],
                           capture_output=True, text=True, check=False, env=environment)
     if done.returncode != 0:
         if "no plan: " not in done.stderr and "stopped" not in done.stderr:
@@ -77,12 +80,16 @@ def iteration(command, folder, batch, planner, budget, environment):
     return found.get("plan", found)["predicted"]["iteration_s"]
 
 
+def spelled(budget):
+    return "to the end" if budget == "none" else f"{budget} s"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=pathlib.Path, help="hetsched-plan")
     parser.add_argument("first", type=int, help="seed")
     parser.add_argument("count", type=int)
-    parser.add_argument("--budgets", default="0.1,1,10", help="seconds")
+    parser.add_argument("--budgets", default="0.1,1,10", help="seconds, or none")
     parser.add_argument("--planners", default=",".join(OTHERS), help="that the default is compared with")
     parser.add_argument("--processor-time", action="store_true")
     parser.add_argument("--save", type=pathlib.Path, help="folder for the inputs")
@@ -117,13 +124,13 @@ def main():
                 seen[budget] += 1
                 if own > best * (1 + ROUNDING):
                     behind[budget].append(own / best - 1)
-                    print(f"seed {seed}, {budget} s: {own:.5g} s, {other} {best:.5g} s, by {100 * (own / best - 1):.3g} % ({what})", flush=True)
+                    print(f"seed {seed}, {spelled(budget)}: {own:.5g} s, {other} {best:.5g} s, by {100 * (own / best - 1):.3g} % ({what})", flush=True)
             if given.known:
                 given.known.write_text(json.dumps(known))
     print("| time | clusters | another is ahead | by more than 1 % | by, at the most |\n| --- | ---: | ---: | ---: | ---: |")
     for budget in given.budgets.split(","):
         by = behind[budget]
-        print(f"| {budget} s | {seen[budget]} | {len(by)} | {sum(b > 0.01 for b in by)} | {100 * max(by, default=0):.3g} % |")
+        print(f"| {spelled(budget)} | {seen[budget]} | {len(by)} | {sum(b > 0.01 for b in by)} | {100 * max(by, default=0):.3g} % |")
 
 
 if __name__ == "__main__":

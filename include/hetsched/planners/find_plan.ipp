@@ -566,8 +566,9 @@ class plan_finder {
 
   [[nodiscard]] outcome<plan> searched() {
     const int one_size = request_.microbatch_size;
-    // Of many devices first plans say less, and searches of small microbatches are short.
-    const double alike = hardware_.device_count() > quickly_placed ? 1.08 : 1;
+    // Of more devices first plans say less, and searches of small microbatches are short.
+    const int devices = hardware_.device_count();
+    const double alike = devices > quickly_placed && devices <= quickly_begun ? 1.08 : 1;
     if (planner_.of_batch && one_size == 0 && !request_.mixed_stages && !request_.target &&
         (request_.schedule.empty() || has_warmups(request_.schedule))) {
       auto found = of_batch();

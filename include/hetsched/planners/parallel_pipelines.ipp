@@ -54,8 +54,8 @@ HETSCHED_INLINE outcome<plan> parallel_pipelines(price_book& book, const plannin
   detail::expect_natural(options.gap, "gap");
   detail::expect_effort(options.effort, "effort");
   detail::expect_natural(options.near_tie, "near_tie");
-  if (!(options.rounds >= 0 && options.listed >= 0 && options.hopeless >= 0))
-    throw input_error("rounds, listed and hopeless must not be negative");
+  if (!(options.rounds >= 0 && options.listed >= 0 && options.hopeless >= 0 && options.distant >= 0))
+    throw input_error("rounds, listed, hopeless and distant must not be negative");
   const detail::warmup_algebra algebra(options.warmup, options.epsilon);
   return detail::with_tables(
       book,

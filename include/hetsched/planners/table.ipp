@@ -61,7 +61,7 @@ inline outcome<plan> one_pipeline(const cluster& hardware, const any_cost_model&
   return interop_dp(prices_for(hardware, costs, given).book(), problem, options);
 }
 
-inline constexpr int quickly_polished = 64, quickly_begun = 1024;  // devices
+inline constexpr int quickly_polished = 64;  // devices
 
 inline parallel_pipelines_options of_pipelines(const planner_choice& given) {
   parallel_pipelines_options options{.warmup = given.warmup, .epsilon = given.epsilon};
@@ -215,7 +215,8 @@ inline outcome<plan> several_pipelines(const cluster& hardware, const any_cost_m
     if (whole) options.more = [&] { return others.run(book); };
     constexpr std::size_t few_sets = 4;  // subclusters: hetauto_exact looks at all sets of them
     if (!given.known.empty() && devices > quickly_polished)
-      options.more_within = hardware.subclusters.size() > few_sets ? 1.03 : 1.15;
+      options.more_within = hardware.subclusters.size() > few_sets || devices > quickly_begun ? 1.03 : 1.15;
+    if (devices <= quickly_begun) options.distant = 1.35;
     if (!whole)
       for (auto& lines : others.run(book)) options.start.push_back(std::move(lines));
   }

@@ -378,6 +378,7 @@ TEST_CASE("what is not too far behind is looked at shortly, and what is further 
     auto options = as_parallel(given.options);
     options.start = {first->pipelines};
     options.listed = 0;
+    options.distant = 1.35;
     const auto found_s = [&](double behind) {
       given.problem.beat = first->predicted.iteration_s / behind;
       const auto found = parallel_pipelines(given.hardware, costs, given.problem, options);

@@ -31,10 +31,13 @@ struct parallel_pipelines_options {
   double near_tie = interop_options{}.near_tie;          ///< likewise
   int looks = interop_options{}.looks;                   ///< likewise, and of the best plan, where it is a single pipeline
   double hopeless = 1.05;                                ///< what is so far behind planning_problem::beat is not improved
-  std::int64_t listed = 20'000;                          ///< small problems list all pipelines: of no more than so many
-  std::vector<std::vector<pipeline_plan>> start = {};    ///< sets of pipelines that are known, from another planner, say
-  pipelines_search search = pipelines_search::whole;     ///< how much is done
-  bool splits = false;                                   ///< the bound is to hold for schedules that split backwards, too
+  /// What is further behind than `hopeless`, but no further than this, is looked at shortly; what is further is left. Infinity:
+  /// all has equal copies tried, and no other look.
+  double distant = std::numeric_limits<double>::infinity();
+  std::int64_t listed = 20'000;                        ///< small problems list all pipelines: of no more than so many
+  std::vector<std::vector<pipeline_plan>> start = {};  ///< sets of pipelines that are known, from another planner, say
+  pipelines_search search = pipelines_search::whole;   ///< how much is done
+  bool splits = false;                                 ///< the bound is to hold for schedules that split backwards, too
   /// More of them, which take time to make: asked for where bounds alone do not show that none can beat planning_problem::beat.
   std::function<std::vector<std::vector<pipeline_plan>>()> more = {};
   /// `more` is asked for only if the best of `start` takes at most this many times planning_problem::beat, or `start` has none.

@@ -79,7 +79,9 @@ class parallel_planner {
     // aside until sets have been sought: begun with it, their search finds less.
     const bool at_once = to_the_end() && !found_.worth().money() && one_bound_ < infinity;
     if (at_once) why = one_pipeline(false);
-    if (!found_.worth().money() && !comes_within(options_.hopeless) && comes_within(distant)) look_shortly();
+    if (!found_.worth().money() && !comes_within(options_.hopeless) && options_.distant < infinity &&
+        comes_within(options_.distant))
+      look_shortly();
     if (options_.more && (!found_.best() || comes_within(options_.more_within)))
       for (auto& lines : options_.more()) found_.consider({.pipelines = std::move(lines)});
     if ((one_bound_ == infinity && !asked_.use_all_devices) || !go_on() || count_all()) return finish(why);
@@ -91,7 +93,7 @@ class parallel_planner {
       column_pool pool(problem_.devices, asked_.microbatches);
       whole_sets sets(pool, found_, problem_.devices, asked_.microbatches, ask);
       // Where a plan is known, copies show whether this comes near it.
-      if (asked_.beat < infinity && comes_within(std::max(options_.hopeless, distant))) share_out();
+      if (asked_.beat < infinity && comes_within(std::max(options_.hopeless, options_.distant))) share_out();
       if (comes_within(options_.hopeless)) {
         search_sets(relaxed, pool, sets);
         if (!stopped_ && !at_once) why = one_pipeline(false);
@@ -136,7 +138,7 @@ class parallel_planner {
             .near_tie = options_.near_tie,
             .effort = options_.effort,
             .looks = options_.looks,
-            .hope = 1.1,
+            .hope = options_.distant < infinity ? 1.1 : 1,
             .prove = false,
             .rows = to_the_end()};
   }
@@ -164,8 +166,8 @@ class parallel_planner {
   // A first look says little where devices differ: sets from a few columns, which cost next to nothing where microbatches are
   // small.
   void first_sets() {
-    if (to_the_end() || found_.worth().money() || ends_.alone() || asked_.microbatches < 2 ||
-        found_.best_s() > distant * options_.others_s)
+    if (!(options_.distant < infinity) || to_the_end() || found_.worth().money() || ends_.alone() || asked_.microbatches < 2 ||
+        found_.best_s() > options_.distant * options_.others_s)
       return;
     auto ask = [&] { return !ended(); };
     relaxation relaxed(problem_, table_, ends_, algebra_, asked_.microbatches, ends_.any());
@@ -522,8 +524,7 @@ class parallel_planner {
                            options_.gap, ask, asked_.enough, of_sets, options_.splits);
   }
 
-  static constexpr double distant = 1.35;        // times what is to be beaten: what is further behind has no hope
-  static constexpr double worth_changes = 1.08;  // likewise: what small changes may bring
+  static constexpr double worth_changes = 1.08;  // times what is to be beaten: what small changes may bring
   static constexpr double soon_started = 6e4;    // ends of stages at a period, over all subclusters: a tenth of a second
   static constexpr int first_rounds = 4;         // that may show by bounds alone that a problem cannot win
   static constexpr double coarse = 0.005;        // how closely the bound of one that cannot win is sought
