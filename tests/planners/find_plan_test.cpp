@@ -441,7 +441,7 @@ TEST_CASE("where the budget is told, the default planner begins with turns of ot
     return find_plan(hardware, own, request);
   };
   const auto within = [&](double times, bool told) { return within_on(costs, times, told); };
-  constexpr double times = 16000;
+  constexpr double times = 8000;
   const auto before = within(times, false), now = within(times, true);
   REQUIRE(before);
   REQUIRE(now);
