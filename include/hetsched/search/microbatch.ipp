@@ -58,21 +58,36 @@ HETSCHED_INLINE std::optional<std::vector<pipeline_plan>> with_microbatch_size(c
   return lines;
 }
 
+namespace detail {
+
+struct tried_size {
+  size_request request;
+  double value = 0, bound = 0, sum_bound = 0;  // objective of the plan; of any
+  bool complete = true;
+};
+
+// Puts sizes in the order of their full searches. First plans up to `good` are alike.
+inline void order_sizes(std::vector<tried_size>& sizes, double good) {
+  // A plan that is far from its bound says little: searches of small sizes are short.
+  const auto telling = [](const tried_size& s) { return s.value <= 2 * s.bound || !(s.bound > 0); };
+  std::stable_sort(sizes.begin(), sizes.end(), [&](const tried_size& a, const tried_size& b) {
+    if (telling(a) != telling(b)) return telling(a);
+    return telling(a) && std::max(a.value, good) < std::max(b.value, good);
+  });
+}
+
+}  // namespace detail
+
 HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
                                                    const std::function<outcome<plan>(const size_request&)>& plan_for,
                                                    const std::function<bool()>& go_on, const std::function<double(int)>& bound_of,
                                                    double alike) {
   if (global_batch < 1) throw input_error("the global batch must be at least 1");
-  struct tried_size {
-    size_request request;
-    double value = 0, bound = 0, sum_bound = 0;  // objective of the plan; of any
-    bool complete = true;
-  };
-  std::vector<tried_size> sizes;
+  std::vector<detail::tried_size> sizes;
   std::optional<plan> best;
   std::optional<refusal> first_refusal;
   bool stopped = false;
-  const auto ask = [&](tried_size& s) {
+  const auto ask = [&](detail::tried_size& s) {
     s.request.best = best ? &*best : nullptr;
     outcome<plan> found = plan_for(s.request);
     if (!found) {
@@ -94,19 +109,13 @@ HETSCHED_INLINE outcome<plan> best_microbatch_size(int global_batch,
 
   for (const int size : microbatch_sizes(global_batch)) {
     stopped = stopped || (best && go_on && !go_on());
-    tried_size s{.request = {size, global_batch / size, true}, .bound = bound_of ? bound_of(size) : 0};
+    detail::tried_size s{.request = {size, global_batch / size, true}, .bound = bound_of ? bound_of(size) : 0};
     // One that nobody looked at counts with what is known of it.
     const bool looked_at = !stopped && ask(s);
     if (looked_at || stopped) sizes.push_back(s);
   }
   if (!best) return *std::move(first_refusal);
-  // A plan that is far from its bound says little: searches of small sizes are short.
-  const auto telling = [](const tried_size& s) { return s.value <= 2 * s.bound || !(s.bound > 0); };
-  const double good = alike * least();
-  std::stable_sort(sizes.begin(), sizes.end(), [&](const tried_size& a, const tried_size& b) {
-    if (telling(a) != telling(b)) return telling(a);
-    return telling(a) && std::max(a.value, good) < std::max(b.value, good);
-  });
+  detail::order_sizes(sizes, alike * objective_of(*best));
   double enough = infinity;
   for (auto& s : sizes) {
     if (s.complete || s.bound >= least()) continue;

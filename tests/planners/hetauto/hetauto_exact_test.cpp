@@ -115,6 +115,7 @@ TEST_CASE("hetauto_exact has the best plan with one placement in each subcluster
 TEST_CASE("hetauto_exact leaves sums that are far above what is to be beaten") {
   random_source random(7219);
   std::int64_t all = 0, near = 0;
+  int compared = 0;
   for (int n = 0; n < 40; ++n) {
     CAPTURE(n);
     const auto given = random_instance(random, {.layers = 8, .subclusters = 2, .devices = 4});
@@ -131,10 +132,13 @@ TEST_CASE("hetauto_exact leaves sums that are far above what is to be beaten") {
     CHECK(hoped->predicted.iteration_s <= free->predicted.iteration_s * (1 + 1e-9));
     asked.beat /= 10;
     const auto beaten = hetauto_exact(given.hardware, costs, asked, options);
+    if (!beaten) continue;
+    ++compared;
     all += periods(*free);
-    if (beaten) near += periods(*beaten);
+    near += periods(*beaten);
   }
-  CHECK(near < all);
+  CHECK(compared > 10);
+  CHECK(near < all / 2);
 }
 
 TEST_CASE("hetauto_exact refuses what it cannot do") {

@@ -367,7 +367,7 @@ TEST_CASE("others are asked for plans if those that are known come near what is 
 
 TEST_CASE("what is not too far behind is looked at shortly, and what is further behind is left") {
   random_source random(4110);
-  int better = 0;
+  int better = 0, better_than_copies = 0;
   for (int n = 0; n < 60; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 6, .subclusters = 2, .devices = 4});
@@ -378,16 +378,18 @@ TEST_CASE("what is not too far behind is looked at shortly, and what is further 
     auto options = as_parallel(given.options);
     options.start = {first->pipelines};
     options.listed = 0;
-    options.distant = 1.35;
-    const auto found_s = [&](double behind) {
+    const auto found_s = [&](double behind, double distant = 1.35) {
+      options.distant = distant;
       given.problem.beat = first->predicted.iteration_s / behind;
       const auto found = parallel_pipelines(given.hardware, costs, given.problem, options);
       return found ? found->predicted.iteration_s : first->predicted.iteration_s;
     };
     better += found_s(1.3) < found_s(1.4) * 0.999;
+    better_than_copies += found_s(1.3) < found_s(1.3, infinity) * 0.999;
     CHECK(found_s(1.4) == doctest::Approx(first->predicted.iteration_s));
   }
   CHECK(better > 0);
+  CHECK(better_than_copies > 0);
 }
 
 TEST_CASE("a known objective ends a search that cannot beat it, and hides nothing that does") {

@@ -34,7 +34,7 @@ struct hetauto_exact_options {
   int polished = 4;                  ///< of the best placements met, so many get cuts by interop_dp
   int looks = 16;                    ///< so many of the best plans are changed a little at the end
   double enumeration = 200;          ///< likewise
-  double hope = 1.35;                ///< objectives of more than so many times planning_problem::beat are not looked at
+  double hope = 1.35;                ///< pipelines whose objective is above planning_problem::beat times this are not looked at
   bool prove = true;                 ///< whether the evidence is to bound the iteration, which takes a while
 };
 

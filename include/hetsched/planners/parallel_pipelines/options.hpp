@@ -31,18 +31,19 @@ struct parallel_pipelines_options {
   double near_tie = interop_options{}.near_tie;          ///< likewise
   int looks = interop_options{}.looks;                   ///< likewise, and of the best plan, where it is a single pipeline
   double hopeless = 1.05;                                ///< what is so far behind planning_problem::beat is not improved
-  /// What is further behind than `hopeless`, but no further than this, is looked at shortly; what is further is left. Infinity:
-  /// all has equal copies tried, and no other look.
+  /// A best plan that takes more than `hopeless` and at most `distant` times planning_problem::beat is followed by a short search
+  /// for one pipeline, and by equal copies; beyond `distant` there is neither. Infinity: equal copies always, no short search.
   double distant = std::numeric_limits<double>::infinity();
-  std::int64_t listed = 20'000;                        ///< small problems list all pipelines: of no more than so many
+  std::int64_t listed = 20'000;                        ///< problems of at most this many pipelines list them all
   std::vector<std::vector<pipeline_plan>> start = {};  ///< sets of pipelines that are known, from another planner, say
   pipelines_search search = pipelines_search::whole;   ///< how much is done
   bool splits = false;                                 ///< the bound is to hold for schedules that split backwards, too
   /// More of them, which take time to make: asked for where bounds alone do not show that none can beat planning_problem::beat.
   std::function<std::vector<std::vector<pipeline_plan>>()> more = {};
-  /// `more` is asked for only if the best of `start` takes at most this many times planning_problem::beat, or `start` has none.
+  /// `more` is asked for only if the best plan until then takes at most this many times planning_problem::beat, or there is none.
   double more_within = std::numeric_limits<double>::infinity();
-  /// The best iteration of other problems, as of other microbatch sizes: a first look goes further where it comes near that.
+  /// Seconds: the best iteration of other problems, as of other microbatch sizes. A first look that comes within `distant` times
+  /// this looks for sets of pipelines, too.
   double others_s = std::numeric_limits<double>::infinity();
 };
 

@@ -126,7 +126,7 @@ class parallel_planner {
   /// Whether what is known of other problems leaves nothing out.
   [[nodiscard]] bool to_the_end() const { return !(options_.hopeless < infinity); }
 
-  /// Whether the best plan so far takes at most so many times what is to be beaten.
+  /// Whether the best plan so far takes at most `times` as long as what is to be beaten.
   [[nodiscard]] bool comes_within(double times) const { return least() <= times * asked_.beat; }
 
   // What interop_dp is asked.
@@ -138,7 +138,7 @@ class parallel_planner {
             .near_tie = options_.near_tie,
             .effort = options_.effort,
             .looks = options_.looks,
-            .hope = options_.distant < infinity ? 1.1 : 1,
+            .hope = options_.distant < infinity ? 1.1 : 1,  // iterations may lie below sums; to follow these takes time
             .prove = false,
             .rows = to_the_end()};
   }
