@@ -389,7 +389,7 @@ TEST_CASE("what is not too far behind is looked at shortly, and what is further 
     CHECK(found_s(1.4) == doctest::Approx(first->predicted.iteration_s));
   }
   CHECK(better > 0);
-  CHECK(better_than_copies > 0);
+  CHECK(better_than_copies > 4);  // one without the short search: copies follow higher sums, too
 }
 
 TEST_CASE("a known objective ends a search that cannot beat it, and hides nothing that does") {
