@@ -253,6 +253,7 @@ inline void replace_if_better(const cluster& hardware, const any_cost_model& cos
   bool stopped = false;
   auto exactly = options;
   exactly.warmup = warmup_rule::exact;
+  exactly.prove = false;  // of other costs than the plan's
   for (int round = 0; round < 2 && !stopped; ++round) {
     std::vector<pipeline_plan> solved;
     for (std::size_t l = 0; l < devices.size(); ++l) {

@@ -175,7 +175,7 @@ TEST_CASE("a stage that may hold few microbatches stands idle until the first ba
 TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; it is near where stages are alike") {
   constexpr int layers = sanitizer_share > 1 ? 2 : 3;
   random_source random(2026);
-  int judged = 0, close = 0, ordered = 0, pairs = 0;
+  int judged = 0, close = 0, ordered = 0, near = 0, pairs = 0;
   for (int n = 0; n < std::max(150 / sweep_share, 3); ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = layers, .subclusters = 2, .devices = 2, .prices_by_degrees = n % 2 == 0});
@@ -209,6 +209,7 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
       CHECK(whole >= alone);
       CHECK(whole <= least * (1 + 1e-6));
       ordered += whole > alone * 1.01;
+      near += whole > 0.97 * least;
       auto nothing = [](int, int, int) { return 0.0; };
       iteration_bound of_sets(problem, table, given.hardware, book.costs(), nothing);
       const double pair = least_of_pairs(given, costs, problem, microbatches);
@@ -229,6 +230,7 @@ TEST_CASE("no pipeline is below the bound, in any order and with any warm-ups; i
   if (sanitizer_share > 1) return;  // too few instances for shares
   CHECK(close > judged / 2);
   CHECK(ordered > judged / 10);
+  if (sweep_share == 1) CHECK(near > judged * 9 / 10);
   CHECK(pairs > judged / 10);
 }
 
@@ -395,6 +397,39 @@ TEST_CASE("layers of too many kinds for programs of columns: whole stages alone 
   const double bound = least_iteration(problem, table, hardware, book.costs(), 2, 2 * least, 0.001, go_on, never);
   CHECK(bound <= least * (1 + 1e-9));
   CHECK(bound > 0.8 * least);
+}
+
+TEST_CASE("parameters that layers share: a pipeline of stages pays for them, one stage of all layers does not") {
+  // Two devices, either of which holds all; over their link the first and the last layer would add up 25 GB at 1 GB/s.
+  cost_tables costs{.layers = 3, .classes = 1, .rows = {}, .prices = std::vector<transfer_cost>(2)};
+  cluster hardware;
+  for (int k = 0; k < 2; ++k) {
+    device own{.name = "d", .memory_bytes = 10'000, .memory_bandwidth = 1e12};
+    own.peak_flops.fill(1e12);
+    hardware.subclusters.push_back({.name = "s" + std::to_string(k), .device = own, .nodes = 1, .devices_per_node = 1});
+    costs.rows.push_back({.where = {{k, 1, 1}, {}},
+                          .layer = std::vector<stage_cost>(3, {.forward_s = 1, .backward_s = 2, .weight_bytes = 600}),
+                          .update_s = 0.5,
+                          .copies = {{.owner = 0, .layer = 2, .weight_bytes = 500, .reduction_bytes = 25'000'000'000}}});
+  }
+  hardware.links.push_back({.a = 0, .b = 1, .link = {0, 1e9}});
+  const additive_costs model{costs};
+  price_book book(hardware, model);
+  const auto problem = make_interop_problem(book);
+  const stage_prices table(book, problem);
+  const instance given{.hardware = hardware, .costs = costs, .problem = {}, .options = {}};
+  constexpr int microbatches = 4;
+  const double least = least_of_all(given, model, problem, microbatches);
+  CHECK(least == doctest::Approx(microbatches * 9 + 0.5));
+  auto go_on = [] { return true; };
+  iteration_bound bounds(problem, table, hardware, book.costs());
+  const double bound = bounds.bound(microbatches, 0, 2 * least, 0.001, 100'000, go_on);
+  CHECK(bound <= least * (1 + 1e-6));
+  const double whole = bounds.whole_stages(microbatches, bound, 2 * least, 0.001, go_on, never);
+  CHECK(whole <= least * (1 + 1e-6));
+  CHECK(whole > 0.99 * least);
+  // Nothing is below it to follow.
+  CHECK(bounds.nearly_within(microbatches, least, go_on).empty());
 }
 
 TEST_CASE("equal layers on equal devices: the bound is the closed form of stages that all end together") {

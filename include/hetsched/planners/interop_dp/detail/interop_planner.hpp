@@ -109,7 +109,7 @@ class interop_planner {
     if (ended()) return false;
     if (asked_.progress && !asked_.progress({evaluations_, "searches", best_s(), std::min(bound_, best_s())})) stopped_ = true;
     // What cannot beat a plan that is known already is not worth the time; where plans are counted, that shows then.
-    if (!countable() && std::min(bound_, best_s()) > sums_beat()) stopped_ = true;
+    if (!stopped_ && !countable() && std::min(bound_, best_s()) > sums_beat()) beaten_ = stopped_ = true;
     return !stopped_;
   }
 
@@ -566,13 +566,12 @@ class interop_planner {
 
   [[nodiscard]] search_evidence evidence() {
     double proved = 0;
-    auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
+    auto ask = [&] { return (!stopped_ || beaten_) && asked_.may_go_on(); };
     const bool counted = counted_all_ && !options_.splits;
-    if (counted)
-      proved = counted_bound_;
-    else if (options_.prove)
-      proved = least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, limit_s(), options_.gap, ask,
-                               asked_.enough, {}, options_.splits);
+    if (counted) proved = counted_bound_;
+    if (options_.prove)
+      proved = std::max(proved, least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, limit_s(), options_.gap,
+                                                ask, asked_.enough, {}, options_.splits));
     return {.objective_value = best_s(),
             .objective_bound = std::min(proved, best_s()),
             // Under another rule plans were judged under that one alone.
@@ -630,6 +629,7 @@ class interop_planner {
   std::int64_t most_work_ = 0;
   bool with_updates_ = false;
   bool stopped_ = false, ended_early_ = false, complete_ = false, counted_all_ = false;
+  bool beaten_ = false;  // stopped, as no sum is below what is to be beaten; an iteration may be
   std::int64_t evaluations_ = 0, labels_ = 0, looked_at_ = 0, plans_ = 0;
   std::vector<met_plan> met_;
   met_plan chosen_;

@@ -79,6 +79,8 @@ class iteration_bound {
       forward_share_ = 1;  // ways are of forwards already
     else
       shared_ = least_shared(hardware);
+    find_undivided();
+    leave_out_dominated();
   }
 
   /// Whether anything can be said: layers of too many kinds in too long a chain are left alone.
@@ -92,16 +94,13 @@ class iteration_bound {
                              function_ref<bool()> go_on, double enough = infinity) {
     if (!usable() || !(reached < infinity)) return known;
     if (reductions_ && microbatches < 2) return infinity;
-    known -= shared_;
-    reached -= shared_;
-    enough -= shared_;
     const auto last = programs_ + most_programs, last_look = looked_at_ + (table_.additive() ? most_looks : most_looks / 75);
     const auto may_go_on = [&] { return programs_ < last && looked_at_ < last_look && go_on(); };
     std::int64_t last_of_test = 0;  // no time within which there is a plan takes all
     auto ask = [&] { return programs_ < last_of_test && may_go_on(); };
     const auto out_of_reach = [&](double seconds) {
       last_of_test = programs_ + most_programs / 4;
-      return seconds > 0 && !within(seconds, ask);
+      return seconds > 0 && !within(seconds - shared_.seconds, ask);
     };
     microbatches_ = microbatches;
     pool_.clear();
@@ -127,15 +126,22 @@ class iteration_bound {
       }
       if (missed < infinity && stride < narrow_stride) break;
     }
-    return low + shared_;
+    return low;
   }
 
   /// The same by ordered_bound, where there are few enough states.
   [[nodiscard]] double whole_stages(int microbatches, double known, double reached, double gap, function_ref<bool()> go_on,
                                     double enough) const {
     // Of too many kinds of layers the share of forwards was not looked for.
-    return ordered_bound(problem_, table_, costs_, usable_ ? forward_share_ : 0, shared_, reductions_, splits_)
+    return ordered_bound(problem_, table_, costs_, usable_ ? forward_share_ : 0, shared_, undivided_, reductions_, splits_)
         .bound(microbatches, known, reached, gap, enough, go_on);
+  }
+
+  /// Pipelines as of ordered_bound::nearly_within.
+  [[nodiscard]] std::vector<std::vector<interop_stage>> nearly_within(int microbatches, double seconds,
+                                                                      function_ref<bool()> go_on) const {
+    return ordered_bound(problem_, table_, costs_, usable_ ? forward_share_ : 0, shared_, undivided_, {}, splits_)
+        .nearly_within(microbatches, seconds, go_on);
   }
 
   /// Whether no plan takes so long or less, as far as that shows after `most_programs` linear programs.
@@ -146,7 +152,7 @@ class iteration_bound {
     pool_.clear();
     const auto last = programs_ + most_programs, last_look = looked_at_ + most_looks / 15;
     auto ask = [&] { return programs_ < last && looked_at_ < last_look && go_on(); };
-    return seconds > shared_ && !within(seconds - shared_, ask);
+    return seconds > 0 && !within(seconds - shared_.seconds, ask);
   }
 
  private:
@@ -190,33 +196,86 @@ class iteration_bound {
     return table_.additive() ? std::max(0.0, least) : 0;
   }
 
-  // What the first stage, which is done last, takes to add up gradients of parameters that it shares with another, at the least;
-  // 0 where a stage may hold both copies.
-  [[nodiscard]] double least_shared(const cluster& hardware) const {
+  // What stages of different layers that share parameters take at the least, the first one among them.
+  [[nodiscard]] shared_parameters least_shared(const cluster& hardware) const {
     constexpr std::size_t few = 200;
-    double most = 0;
-    if (open_.empty() || open_.size() > few) return 0;
+    shared_parameters most;
+    if (open_.empty() || open_.size() > few) return most;
     std::vector<std::vector<parameter_copy>> copies;  // by open placement; of the same layers
-    for (const int p : open_) copies.push_back(costs_.copies(at(problem_.placements, p).where));
+    std::vector<placement> unlike_ones;               // what recomputation and ZeRO make no difference to
+    for (const int p : open_) {
+      const auto& where = at(problem_.placements, p).where;
+      copies.push_back(costs_.copies(where));
+      const placement bare{where.mesh, where.degrees};
+      if (std::find(unlike_ones.begin(), unlike_ones.end(), bare) == unlike_ones.end()) unlike_ones.push_back(bare);
+    }
     for (std::size_t pair = 0; pair < copies.front().size(); ++pair) {
       const auto& c = copies.front()[pair];
       if (std::min(c.owner, c.layer) != 0) continue;
       auto bytes = c.reduction_bytes;
-      bool together = false;
-      for (std::size_t i = 0; i < open_.size(); ++i) {
-        bytes = std::min(bytes, copies[i][pair].reduction_bytes);
-        together = together ||
-                   table_.memory(open_[i], 0, std::max(c.owner, c.layer) + 1, 1) <= at(problem_.placements, open_[i]).room + 16;
-      }
-      if (together || bytes == 0) continue;
-      double least = infinity;
-      for (const int p : open_)
-        for (const int q : open_)
-          least = std::min(least, shared_reduction_s(hardware, at(problem_.placements, p).where, at(problem_.placements, q).where,
-                                                     static_cast<double>(bytes)));
-      if (least < longest_time_s) most = std::max(most, least);
+      for (const auto& of : copies) bytes = std::min(bytes, of[pair].reduction_bytes);
+      if (bytes == 0) continue;
+      const auto kinds = problem_.devices.size();
+      shared_parameters own{infinity, std::max(c.owner, c.layer) + 1, std::vector<double>(kinds * kinds, infinity)};
+      for (const auto& a : unlike_ones)
+        for (const auto& b : unlike_ones) {
+          auto& least = own.between[as_size(a.mesh.subcluster) * kinds + as_size(b.mesh.subcluster)];
+          least = std::min(least, shared_reduction_s(hardware, a, b, static_cast<double>(bytes)) * safely);
+          own.seconds = std::min(own.seconds, least);
+        }
+      if (own.seconds < longest_time_s && own.seconds > most.seconds) most = std::move(own);
     }
-    return most * safely;
+    return most;
+  }
+
+  // First stages that hold all layers that share parameters, and what no other first stage holds then.
+  void find_undivided() {
+    if (shared_.layers == 0) return;
+    const auto end = [&](int p, layer_range layers) { return end_of(p, layers); };
+    undivided_ = undivided_stages(problem_, table_, open_, shared_.layers, end);
+    for (std::size_t c = 0; c < contents_.size(); ++c) {
+      const auto holds = [&](int layer) {
+        return std::any_of(contents_[c].of.begin(), contents_[c].of.end(),
+                           [&](const auto& k) { return k.first == at(kind_, layer); });
+      };
+      undivided_contents_[c] = holds(0) && holds(shared_.layers - 1);
+    }
+  }
+
+  // Leaves placements out for which others stand, which are no worse in anything but in what they add up or update at the end: of
+  // that the least of all for which they stand counts.
+  void leave_out_dominated() {
+    stands_for_.resize(problem_.placements.size());
+    const auto no_worse = [&](int a, int b) {
+      const auto &one = at(problem_.placements, a), &other = at(problem_.placements, b);
+      if (one.subcluster != other.subcluster || one.devices > other.devices || one.room < other.room ||
+          at(least_way_, one.transfer_class) > at(least_way_, other.transfer_class) || !table_.no_worse(a, b))
+        return false;
+      for (int l = 0; l < problem_.layers; ++l) {
+        const double forward = table_.forward(b, l, l + 1) - table_.forward(a, l, l + 1);
+        if (forward < 0 || table_.time(b, l, l + 1) - table_.time(a, l, l + 1) < forward) return false;
+      }
+      return true;
+    };
+    std::vector<int> left;
+    for (const int p : open_) {
+      const auto better =
+          !table_.additive() ? left.end() : std::find_if(left.begin(), left.end(), [&](int q) { return no_worse(q, p); });
+      if (better != left.end()) {
+        at(stands_for_, *better).push_back(p);
+        continue;
+      }
+      at(stands_for_, p) = {p};
+      if (table_.additive())
+        std::erase_if(left, [&](int q) {
+          if (!no_worse(p, q)) return false;
+          auto& all = at(stands_for_, p);
+          all.insert(all.end(), at(stands_for_, q).begin(), at(stands_for_, q).end());
+          return true;
+        });
+      left.push_back(p);
+    }
+    open_ = std::move(left);
   }
 
   void find_kinds() {
@@ -279,6 +338,7 @@ class iteration_bound {
     }
     of_length_.push_back(contents_.size());
     worth_.resize(contents_.size());
+    undivided_contents_.resize(contents_.size());
     most_worth_.resize(as_size(problem_.layers));
   }
 
@@ -314,19 +374,28 @@ class iteration_bound {
         rents_ = rents;
         return true;
       }
-      packing given{.items = {}, .room = {problem_.devices.begin(), problem_.devices.end()}};
-      for (const auto& p : pool_)
-        if (p.seconds <= seconds) given.items.push_back({static_cast<double>(p.microbatches), p.devices});
-      const auto solved = solve_relaxed(given);
       // To show that a set falls short by less takes many programs more.
-      if (solved.value >= wanted * (1 - 0.003)) return true;
+      if (packed(seconds, false).value >= wanted * (1 - 0.003)) return true;
+      const auto guessed = packed(seconds, true);
       // Most of the way to the prices of what is known: they jump.
       for (std::size_t k = 0; k < kinds; ++k) {
-        const double target = solved.prices[k] * wanted / solved.value;
+        const double target = guessed.prices[k] * wanted / guessed.value;
         rents[k] = round < 2 ? target : 0.2 * rents[k] + 0.8 * target;
       }
     }
     return true;
+  }
+
+  // What pipelines of the pool do together at the most, in fractions: those that end within `seconds`; with `all`, which proves
+  // nothing, those of other times too, as if they did as many more or fewer.
+  [[nodiscard]] relaxed_packing packed(double seconds, bool all) const {
+    packing given{.items = {}, .room = {problem_.devices.begin(), problem_.devices.end()}};
+    for (const auto& p : pool_)
+      if (all || p.seconds <= seconds) {
+        const double times = all ? (seconds + shared_.seconds) / (p.seconds + shared_.seconds) : 1;
+        given.items.push_back({p.microbatches * times, p.devices});
+      }
+    return solve_relaxed(given);
   }
 
   // Whether a pipeline may end within `seconds` that costs less than the microbatches that it does; it goes into the pool. Ranges
@@ -353,8 +422,15 @@ class iteration_bound {
       std::push_heap(open.begin(), open.end(), smaller);
     };
     const int fewest = reductions_ ? 1 : microbatches_, most = reductions_ ? microbatches_ - 1 : microbatches_;
-    const double least = least_latency(seconds, fewest);
-    if (!(least * safely <= seconds)) return false;
+    undivided_.for_each_within(seconds + shared_.seconds, most, [&](int p, int m) {
+      const auto& placed = at(problem_.placements, p);
+      if (m < fewest || at(rents, placed.subcluster) * placed.devices >= m) return;
+      auto& own = pool_.emplace_back(pooled{seconds, m, std::vector<double>(rents.size(), 0.0)});
+      at(own.devices, placed.subcluster) = placed.devices;
+      ++found;
+    });
+    const double least = seconds > 0 ? least_latency(seconds, fewest) : infinity;
+    if (!(least * safely <= seconds)) return found > 0;
     share_out_microbatches(rents);
     add({fewest, most, least, seconds});
     while (!open.empty()) {
@@ -412,23 +488,16 @@ class iteration_bound {
       if (const double cost = simplex_.cost(); roughly && cost < now.most * safely) return {.cost = cost};
       price_kinds(now.seconds);
       // What other programs took, and what was nearly taken, first.
-      best.front() = {enough};
+      std::fill(best.begin(), best.end(), choice{enough});
       for (const auto* ways : {&recent_, &tried_})
-        for (const auto& [p, what] : *ways) offer(now, p, what, rents, best.front());
-      if (best.front().placement >= 0 && enter(now, best.front())) continue;
+        for (const auto& [p, what] : *ways) offer(now, p, what, rents, at(best, at(problem_.placements, p).subcluster));
+      if (enter_any(now, best)) continue;
       if (tried_.size() > most_recent) tried_.clear();
       std::fill(best.begin(), best.end(), choice{enough});
       for (const int p : open_) offer_all(now, p, rents, at(best, at(problem_.placements, p).subcluster));
-      std::sort(best.begin(), best.end(), [](const choice& a, const choice& b) { return a.reduced < b.reduced; });
-      const double least = best.front().reduced;
+      const double least = std::min_element(best.begin(), best.end(), cheaper)->reduced;
       if (const double cost = least_cost(least); cost >= now.most) return {.cost = cost};
-      bool entered = false;
-      for (const auto& b : best) {
-        if (b.placement < 0 || !enter(now, b)) continue;
-        entered = true;
-        recent_.push_back({b.placement, b.what});
-      }
-      if (entered) continue;
+      if (enter_any(now, best, &recent_)) continue;
       least_reduced = least;
       break;
     }
@@ -466,6 +535,20 @@ class iteration_bound {
     recent_.erase(std::unique(recent_.begin(), recent_.end()), recent_.end());
     if (recent_.size() > most_recent) recent_.clear();
     return penalty;
+  }
+
+  [[nodiscard]] static bool cheaper(const choice& a, const choice& b) { return a.reduced < b.reduced; }
+
+  // Takes those that help into the program, the cheapest first; into `known`, too. Returns whether any did.
+  bool enter_any(const program& now, std::vector<choice>& best, std::vector<std::pair<int, std::size_t>>* known = nullptr) {
+    std::sort(best.begin(), best.end(), cheaper);
+    bool entered = false;
+    for (const auto& b : best) {
+      if (b.placement < 0 || !enter(now, b)) continue;
+      entered = true;
+      if (known) known->push_back({b.placement, b.what});
+    }
+    return entered;
   }
 
   // Takes a way to run a stage into the program. Returns false where it would not help.
@@ -519,6 +602,7 @@ class iteration_bound {
 
   // A way to run a stage, if its reduced cost is less than that of `own`. Returns whether it is.
   bool offer(const program& now, int p, std::size_t c, const std::vector<double>& rents, choice& own) {
+    if (undivided_contents_[c]) return false;
     const auto& placed = at(problem_.placements, p);
     const double rent = at(rents, placed.subcluster) * placed.devices;
     if (!(rent - worth_[c] < own.reduced)) return false;
@@ -531,7 +615,7 @@ class iteration_bound {
     for (bool asked = update != unknown;; asked = true) {
       if (update > 0) {
         // A stage that is not the first does not wait for what the first adds up.
-        const double free = latest + shared_ - double{update};
+        const double free = latest + shared_.seconds - double{update};
         latest = free < 0 ? -1 : forward_share_ > 0 ? std::min(latest, free / forward_share_) : latest;
       }
       if (latest < 0) return false;
@@ -541,12 +625,18 @@ class iteration_bound {
         own = best;
         return true;
       }
-      double end = std::max(0.0, costs_.update(contents_[c].layers, placed.where));
-      if (reductions_)
-        end += std::max(0.0, reductions_(p, contents_[c].layers.first, contents_[c].layers.last) -
-                                 unlike * reductions_(p, 0, problem_.layers));
+      double end = infinity;
+      for (const int q : at(stands_for_, p)) end = std::min(end, end_of(q, contents_[c].layers));
       update = static_cast<float>(end * (1 - 1e-6));
     }
+  }
+
+  // What a stage updates and adds up at the end, at the least.
+  [[nodiscard]] double end_of(int p, layer_range layers) const {
+    double end = std::max(0.0, costs_.update(layers, at(problem_.placements, p).where));
+    if (reductions_)
+      end += std::max(0.0, reductions_(p, layers.first, layers.last) - unlike * reductions_(p, 0, problem_.layers));
+    return end;
   }
 
   // The same in the best of the zones that it may begin in: later ones take less time from others, and in earlier ones the stage
@@ -593,7 +683,9 @@ class iteration_bound {
 
   // Whether a stage that begins in a zone may hold what it must.
   [[nodiscard]] bool fits(int p, layer_range layers, double t, int zone, const program& now) const {
-    const double m = now.fewest, begin = zone * width_;
+    const double m = now.fewest, begin = zone * width_, pace = table_.forward(p, layers.first, layers.last) * safely;
+    // All microbatches follow the first one's way, or go ahead of the last one's.
+    if (now.fastest + (m - 1) * (splits_ ? pace : std::max(pace, t - pace)) > now.seconds) return false;
     const double latest = std::min(now.seconds - m * t, (zone + 1) * width_);
     const double behind = std::max(passage_of(p, layers), now.fastest - latest);
     const double in_flight = std::max(1.0, std::ceil(m * behind / (now.seconds - begin) * safely));
@@ -637,16 +729,20 @@ class iteration_bound {
   reductions reductions_;
   bool ends_, splits_, usable_ = false;  // ends_: there may be something to do after the last microbatch
   int microbatches_ = 1;
-  double forward_share_ = 1, shared_ = 0;
+  double forward_share_ = 1;
+  shared_parameters shared_;  // seconds here are less than an iteration by these
+  undivided_stages undivided_;
+  std::vector<bool> undivided_contents_;    // of these
   std::vector<int> kind_, layers_of_kind_;  // by layer; by kind
   std::vector<content> contents_;           // by rising length
   std::vector<std::size_t> of_length_;      // where those of each length begin
   std::vector<double> least_way_;           // there and back, by class of the stage that sends
   double longest_way_ = 0;
-  std::vector<float> updates_;  // [placement][content]
-  std::vector<int> open_;       // placements
-  std::vector<double> worth_;   // by content
-  std::vector<double> shares_;  // of a pipeline's microbatches, by content
+  std::vector<float> updates_;                // [placement][content]
+  std::vector<int> open_;                     // placements
+  std::vector<std::vector<int>> stands_for_;  // by placement: those that are no better in anything else
+  std::vector<double> worth_;                 // by content
+  std::vector<double> shares_;                // of a pipeline's microbatches, by content
   int zones_ = 1;
   double width_ = 0;
   column_simplex simplex_;

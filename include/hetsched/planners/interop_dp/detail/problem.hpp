@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <string>
@@ -199,13 +200,16 @@ class interop_problem_maker {
 
   void add_prices(std::vector<transfer_price>& prices, proximity near) {
     const auto& boundaries = book_.first_boundaries();
+    std::vector<int> smallest(representatives_.size(), std::numeric_limits<int>::max());  // devices, by class
+    for (const auto& p : all()) at(smallest, p.transfer_class) = std::min(at(smallest, p.transfer_class), p.devices);
     prices.reserve(representatives_.size() * representatives_.size() * boundaries.size());
     for (std::size_t from = 0; from < representatives_.size(); ++from)
       for (std::size_t to = 0; to < representatives_.size(); ++to) {
         if (to % 16 == 0 && !may_go_on()) return;
         const auto &a = all()[representatives_[from]], &b = all()[representatives_[to]];
+        const bool fit = smallest[from] <= at(problem_.devices_per_node, a.subcluster) - smallest[to];
         for (const int j : boundaries) {
-          const auto& c = price(a, b, j, near);
+          const auto& c = price(a, b, j, fit ? near : proximity::other_node);
           const bool moves = c.slower_way_s() < longest_time_s;
           prices.push_back(moves ? transfer_price{c.slower_way_s(), c.round_trip_s(), c.occupied_s()}
                                  : transfer_price{infinity, infinity, infinity});

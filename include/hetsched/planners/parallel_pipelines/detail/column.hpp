@@ -60,10 +60,13 @@ class end_table {
       return least;
     };
     for (const auto& p : all) {
-      const double least = add_row(sums_, p, [](const auto&) { return true; });
+      // Devices of both are others.
+      const int left = at(problem.devices, p.subcluster) - p.devices;
+      const double least = add_row(sums_, p, [&](const auto& q) { return q.subcluster != p.subcluster || q.devices <= left; });
       any_ = any_ || least > 0;
-      alone_ = alone_ && !(least < infinity);
       add_row(apart_, p, [&](const auto& q) { return q.subcluster != p.subcluster; });
+      for (auto q = all.begin(); alone_ && q != all.end(); ++q)
+        alone_ = !may_partner(p, *q) || !(sync(0, problem.layers, p.where, q->where) < infinity);
     }
   }
 

@@ -101,6 +101,7 @@ class parallel_planner {
         if (!stopped_) tell_cases_apart(relaxed, pool, sets);
       }
     }
+    follow_bound();
     improve();
     return finish(why);
   }
@@ -116,10 +117,13 @@ class parallel_planner {
   /// Whether the search is to end at once, plan or none.
   [[nodiscard]] bool ended() { return stopped_ = stopped_ || !asked_.may_go_on(); }
 
+  /// The same of a search that a bound on sums has ended: an iteration may lie below.
+  [[nodiscard]] bool may_prove() const { return (!stopped_ || beaten_) && asked_.may_go_on(); }
+
   [[nodiscard]] bool go_on() {
     if (ended()) return false;
     if (asked_.progress && !asked_.progress({found_.plans(), "plans", least(), bound()})) stopped_ = true;
-    if (bound() > asked_.beat) stopped_ = true;
+    if (!stopped_ && bound() > asked_.beat) beaten_ = stopped_ = true;
     return !stopped_;
   }
 
@@ -454,6 +458,17 @@ class parallel_planner {
     }
   }
 
+  // Single pipelines that bounds leave open below what is known.
+  void follow_bound() {
+    if (found_.worth().money() || !algebra_.is_exact() || options_.splits) return;
+    auto ask = [&] { return may_prove(); };
+    const double known = std::min(found_.best_s(), asked_.beat);
+    if (!(known < infinity)) return;
+    const iteration_bound one(problem_, table_, hardware_, costs_);
+    for (const auto& stages : one.nearly_within(asked_.microbatches, known, ask))
+      found_.consider_alone(stages, asked_.microbatches);
+  }
+
   // Neighbours of the best plan, if it comes near what is to be beaten.
   void look_around() {
     if (!found_.best() || found_.least() > std::max(worth_changes, options_.hopeless) * asked_.beat) return;
@@ -511,17 +526,18 @@ class parallel_planner {
 
   // What no plan is below, whatever its warm-ups; less what is known to be beaten.
   [[nodiscard]] double proved_bound() {
-    if (complete_ && !options_.splits) return counted_bound_;
     if (out_of_reach_ > 0) return out_of_reach_;
     // Devices in use are paid as long as the iteration takes, so they cost no less than while they work.
     if (found_.worth().money())
       return std::max(counted_bound_, asked_.microbatches * least_work(problem_, table_, found_.worth().prices()));
-    auto ask = [&] { return !stopped_ && asked_.may_go_on(); };
+    auto ask = [&] { return may_prove(); };
     const auto between = [&](int p, int first, int last) { return ends_.reduction(p, first, last); };
     iteration_bound::reductions of_sets;
     if (!ends_.alone()) of_sets = iteration_bound::reductions(between);
-    return least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, std::min(found_.best_s(), asked_.beat),
-                           options_.gap, ask, asked_.enough, of_sets, options_.splits);
+    const double least =
+        least_iteration(problem_, table_, hardware_, costs_, asked_.microbatches, std::min(found_.best_s(), asked_.beat),
+                        options_.gap, ask, asked_.enough, of_sets, options_.splits);
+    return options_.splits ? least : std::max(least, counted_bound_);
   }
 
   static constexpr double worth_changes = 1.08;  // times what is to be beaten: what small changes may bring
@@ -542,6 +558,7 @@ class parallel_planner {
   std::optional<plan> single_;                // of one pipeline, that does not count yet
   double several_bound_ = 0, one_bound_ = 0;  // no plan of several, of one pipeline has a smaller objective
   bool stopped_ = false, complete_ = false, shared_out_ = false;
+  bool beaten_ = false;                          // stopped, as no sum is below what is to be beaten
   double out_of_reach_ = 0, counted_bound_ = 0;  // what has been proved
   std::int64_t looked_at_ = 0;
 };
