@@ -367,7 +367,7 @@ TEST_CASE("others are asked for plans if those that are known come near what is 
 
 TEST_CASE("what is not too far behind is looked at shortly, and what is further behind is left") {
   random_source random(4110);
-  int better = 0, better_than_copies = 0;
+  int better = 0, better_than_copies = 0, not_left = 0;
   for (int n = 0; n < 60; ++n) {
     CAPTURE(n);
     auto given = random_instance(random, {.layers = 6, .subclusters = 2, .devices = 4});
@@ -386,9 +386,11 @@ TEST_CASE("what is not too far behind is looked at shortly, and what is further 
     };
     better += found_s(1.3) < found_s(1.4) * 0.999;
     better_than_copies += found_s(1.3) < found_s(1.3, infinity) * 0.999;
-    CHECK(found_s(1.4) == doctest::Approx(first->predicted.iteration_s));
+    CHECK(found_s(1.4) <= first->predicted.iteration_s * (1 + 1e-9));
+    not_left += found_s(1.4) < first->predicted.iteration_s * 0.999;
   }
   CHECK(better > 0);
+  CHECK(not_left < 4);            // pipelines that the bound leaves open are played all the same
   CHECK(better_than_copies > 4);  // one without the short search: copies follow higher sums, too
 }
 
