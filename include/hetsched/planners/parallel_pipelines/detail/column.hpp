@@ -60,8 +60,8 @@ class end_table {
       return least;
     };
     for (const auto& p : all) {
-      // Devices of both are others.
-      const int left = at(problem.devices, p.subcluster) - p.devices;
+      // Devices of both are others. Of many placements, smaller ones that would have room are not among the partners.
+      const int devices = at(problem.devices, p.subcluster), left = all.size() <= few ? devices - p.devices : devices;
       const double least = add_row(sums_, p, [&](const auto& q) { return q.subcluster != p.subcluster || q.devices <= left; });
       any_ = any_ || least > 0;
       add_row(apart_, p, [&](const auto& q) { return q.subcluster != p.subcluster; });
